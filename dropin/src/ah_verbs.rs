@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::gids;
 use crate::hca::Hca;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, out, Verb};
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
         let domain = p.hold();
         // SAFETY: checked above.
         let context = unsafe { (*pd).context };
-        let number = ObjectNumber::new(Kind::Ah, p.hca);
+        let number = ObjectNumber::new(ObjectKind::Ah, p.hca);
         let ibv = ibv_ah { context, pd, handle: number.get() };
         Ok(Box::into_raw(Box::new(Ah { ibv, _number: number, hca: p.hca, handle, domain })).cast())
     })())

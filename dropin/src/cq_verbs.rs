@@ -5,7 +5,7 @@ use crate::event_acks::{AckCounters, EventKind};
 use crate::failed_requests;
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::Called;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::verb_result::{object, Verb};
 use crate::weak;
@@ -114,7 +114,7 @@ impl Cq {
         if let Ok(channel) = unsafe { Channel::of(init.channel) } {
             channel.users.fetch_add(1, Ordering::Relaxed);
         }
-        let number = ObjectNumber::new(Kind::Cq, c.hca);
+        let number = ObjectNumber::new(ObjectKind::Cq, c.hca);
         Ok(Cq {
             ex: ibv_cq_ex {
                 base: ibv_cq {

@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::hca::Hca;
 use crate::layer;
 use crate::mr_verbs::{self, RegRequest};
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn alloc_dm(
             Some(Ok((map, file))) => (map, Some(file)),
             _ => (Map::new(a.length)?, None),
         };
-        let number = ObjectNumber::new(Kind::Dm, c.hca);
+        let number = ObjectNumber::new(ObjectKind::Dm, c.hca);
         let handle = number.get();
         let (base, length) = (map.as_ptr() as u64, a.length);
         let dm = Box::into_raw(Box::new(Dm {

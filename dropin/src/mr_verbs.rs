@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::dmah_verbs::Dmah;
 use crate::hca::Hca;
 use crate::null_memory;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
 use crate::weak;
@@ -86,7 +86,7 @@ pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
     let reg = w.request(pd);
     let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
     let domain = pd.hold();
-    let number = ObjectNumber::new(Kind::Mr, pd.hca);
+    let number = ObjectNumber::new(ObjectKind::Mr, pd.hca);
     let shown = number.get();
     let ibv = ibv_mr {
         // SAFETY: checked above.
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw 
         let domain = p.hold();
         // SAFETY: checked above.
         let context = unsafe { (*pd).context };
-        let number = ObjectNumber::new(Kind::Mw, p.hca);
+        let number = ObjectNumber::new(ObjectKind::Mw, p.hca);
         let ibv = ibv_mw { context, pd, rkey, handle: number.get(), r#type: mw_type };
         let mw = Mw { ibv, _number: number, hca: p.hca, handle, domain };
         Ok(Box::into_raw(Box::new(mw)).cast())

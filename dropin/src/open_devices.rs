@@ -7,7 +7,7 @@ use crate::abi::ibv_device;
 use crate::adapter::{places, Adapter};
 use crate::fork_verbs::PAGES_MOVE;
 use crate::hca::Hca;
-use crate::worker::{Sleep, Worker};
+use crate::worker::{HelperThread, Sleep};
 use crate::{env, object_numbers, stats_printer};
 use core::sync::atomic::Ordering;
 use gdrcore_calls::options;
@@ -197,7 +197,7 @@ fn open(adapter: &'static Adapter) -> Result<&'static Hca> {
 }
 
 /// The thread that delivers the events of devices that have no thread in this process.
-static EVENTS: Worker = Worker::new();
+static EVENTS: HelperThread = HelperThread::new();
 
 /// Delivers what there is. The lock keeps the devices open.
 fn deliver() -> Sleep {

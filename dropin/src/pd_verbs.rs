@@ -6,7 +6,7 @@
 
 use crate::abi::*;
 use crate::hca::Hca;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::Context;
 use crate::verb_result::{object, Verb};
 use core::ffi::c_int;
@@ -87,7 +87,7 @@ impl Pd {
     ) -> *mut Pd {
         // SAFETY: null, or a domain that lives.
         let theirs = unsafe { base.as_ref() }.map(|base| base.ibv.handle);
-        let number = theirs.is_none().then(|| ObjectNumber::new(Kind::Pd, hca));
+        let number = theirs.is_none().then(|| ObjectNumber::new(ObjectKind::Pd, hca));
         let shown = theirs.or(number.as_ref().map(ObjectNumber::get)).unwrap_or_default();
         let ibv = ibv_pd { context, handle: shown };
         Box::into_raw(Box::new(Pd {

@@ -5,7 +5,7 @@ use crate::ah_verbs;
 use crate::cq_verbs::Cq;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
 use crate::query_verbs::vendor;
@@ -355,7 +355,7 @@ fn boxed(
     (handle, number, cap): (Handle, u32, ibv_qp_cap),
 ) -> *mut Qp {
     let QpParents { context, hca, pd, domain, xrcd, kind } = place;
-    let object_number = ObjectNumber::new(Kind::Qp, hca);
+    let object_number = ObjectNumber::new(ObjectKind::Qp, hca);
     Box::into_raw(Box::new(Qp {
         ex: ibv_qp_ex {
             qp_base: ibv_qp {

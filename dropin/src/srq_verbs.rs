@@ -4,7 +4,7 @@ use crate::cq_verbs::Cq;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::Called;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, out, Verb};
@@ -120,7 +120,7 @@ unsafe fn make(
         }
     };
     let domain = p.hold();
-    let number = ObjectNumber::new(Kind::Srq, p.hca);
+    let number = ObjectNumber::new(ObjectKind::Srq, p.hca);
     let srq = Box::into_raw(Box::new(Srq {
         ibv: ibv_srq {
             // SAFETY: checked above.

@@ -3,7 +3,7 @@
 use gdrcore_core::mem::weak::{delay_ns, Weak};
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 use gdrcore_core::random::Random;
-use gdrcore_core::wire::{Bth, Kind};
+use gdrcore_core::wire::{Bth, PacketKind};
 use std::sync::{Mutex, MutexGuard};
 
 /// Stands in place of an engine's host memory (`Guard::set_host_memory`).
@@ -43,7 +43,7 @@ impl WeakMemory {
         let (qpn, psn, kind) = (bth.dest_qp.get(), bth.psn.get(), bth.opcode.kind());
         let draw = Random::new(*seed, 0).of(&[qpn.into(), psn.into()]);
         weak.begin(qpn, bth.opcode, Some(draw));
-        if kind == Kind::ReadRequest {
+        if kind == PacketKind::ReadRequest {
             weak.delay_read(TransferId::answer(qpn, psn, 0).id, *now + delay_ns(draw));
         }
     }

@@ -5,7 +5,7 @@ use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::{access, Handle};
 use gdrcore_core::{Error, Result};
 use gdrcore_cuda::device::Device as GpuDevice;
-use gdrcore_cuda::memory::{self, Kind, Shared};
+use gdrcore_cuda::memory::{self, AllocationKind, Shared};
 use gdrcore_net::reason;
 use gdrcore_net::remote::call::GpuMemory;
 use gdrcore_net::remote::client::RemoteDevice;
@@ -53,7 +53,7 @@ struct Buffer {
 
 impl Buffer {
     fn new() -> Buffer {
-        let at = memory::alloc(gpu(), LEN, Kind::Shareable).expect("GPU memory");
+        let at = memory::alloc(gpu(), LEN, AllocationKind::Shareable).expect("GPU memory");
         let Ok(Shared::Descriptor { fd, offset, size }) = memory::export(at, LEN as u64) else {
             panic!("it is not exported by descriptor")
         };

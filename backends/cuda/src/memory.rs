@@ -10,7 +10,7 @@ use crate::span::Span;
 
 /// The kind of an allocation, which decides how other processes can open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AllocationKind {
     /// `cuMemAlloc`: passed on by CUDA IPC handle.
     Plain,
     /// `cuMemCreate`: passed on by descriptor.
@@ -64,9 +64,13 @@ pub enum Shared {
 /// Allocates `length` bytes. Contents are undefined.
 ///
 /// # Errors
-/// No memory; [`Kind::Shareable`]: the driver or the GPU has no virtual memory management.
-pub fn alloc(device: &'static Device, length: usize, kind: Kind) -> Result<DevicePtr, Failure> {
-    if kind == Kind::Shareable {
+/// No memory; [`AllocationKind::Shareable`]: the driver or the GPU lacks virtual memory management.
+pub fn alloc(
+    device: &'static Device,
+    length: usize,
+    kind: AllocationKind,
+) -> Result<DevicePtr, Failure> {
+    if kind == AllocationKind::Shareable {
         return alloc_shareable(device, length);
     }
     let _current = device.enter()?;

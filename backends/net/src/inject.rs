@@ -35,7 +35,7 @@ use gdrcore_core::mem::weak::delay_ns;
 use gdrcore_core::mem::{Memory, TransferId};
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::PeerAddr;
-use gdrcore_core::wire::{self, Bth, Class, Deth, Kind, Qpn, Reth, ICRC_LEN};
+use gdrcore_core::wire::{self, Bth, Class, Deth, PacketKind, Qpn, Reth, ICRC_LEN};
 use held::Held;
 pub use held::Waiting;
 use weak::OwnMemory;
@@ -504,7 +504,10 @@ fn passage(
     behind: &[u8],
 ) -> (Passage, bool) {
     let kind = bth.opcode.kind();
-    if matches!(kind, Kind::Ack | Kind::Cnp | Kind::DcControl | Kind::Unknown) {
+    if matches!(
+        kind,
+        PacketKind::Ack | PacketKind::Cnp | PacketKind::DcControl | PacketKind::Unknown
+    ) {
         return (Passage::Control, false);
     }
     if !place.is_reliable {
@@ -518,7 +521,7 @@ fn passage(
         }
     });
     let span = match kind {
-        Kind::ReadRequest if place.mtu > 0 => {
+        PacketKind::ReadRequest if place.mtu > 0 => {
             let reth = behind.get(bth.opcode.header_len() - Bth::LEN - Reth::LEN..);
             let len = reth.and_then(<[u8]>::first_chunk).map_or(0, |b| Reth::parse(b).len);
             len.div_ceil(place.mtu).max(1)
@@ -530,8 +533,8 @@ fn passage(
         false => Passage::Again,
     };
     let takes = match kind {
-        Kind::Send => bth.opcode.is_first(),
-        Kind::Write => bth.opcode.is_last() && bth.opcode.has_imm(),
+        PacketKind::Send => bth.opcode.is_first(),
+        PacketKind::Write => bth.opcode.is_last() && bth.opcode.has_imm(),
         _ => false,
     };
     let arrives = direction == Direction::In && takes;

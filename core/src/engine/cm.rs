@@ -14,7 +14,9 @@ use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::Handle;
 use crate::verbs::NONE;
-use crate::wire::{is_default_partition, mtu_code, packet_bytes, Class, Flow, Kind, Psn, QP1_QKEY};
+use crate::wire::{
+    is_default_partition, mtu_code, packet_bytes, Class, Flow, PacketKind, Psn, QP1_QKEY,
+};
 
 /// The general services QP, where connection managers talk.
 pub const GSI_QPN: u32 = 1;
@@ -59,7 +61,7 @@ pub(super) fn take(
 ) {
     // rxe rxe_recv.c check_keys, QP1: QP1 takes datagrams of another QP1 with Q_Key 0x80010000.
     let gsi = run.class == Class::Ud
-        && run.kind == Kind::Send
+        && run.kind == PacketKind::Send
         && run.src_qpn == GSI_QPN
         && run.qkey == QP1_QKEY;
     if !gsi || !is_default_partition(run.pkey) {
@@ -122,7 +124,7 @@ impl Inner {
         self.loop_mads(s, now);
         let mut run = Run::new(
             Class::Ud,
-            Kind::Send,
+            PacketKind::Send,
             GSI_QPN,
             Psn::new(self.transport.common.counters.sent_pkts as u32),
         );

@@ -25,7 +25,7 @@
 
 use super::events::EVENTS;
 use super::{
-    Action, Calls, Direction, Event, Filter, Name, Pick, Rule, Service, What, When, Window,
+    Action, Calls, Direction, Event, Filter, Pick, Rule, RuleName, Service, What, When, Window,
     RULES_MAX,
 };
 use crate::cm::types::{mad_attribute, reject};
@@ -142,9 +142,9 @@ impl<'a> Word<'a> {
     }
 
     /// A name of small letters, digits and underscores.
-    fn name(self, reason: &'static str) -> Read<'a, Name> {
+    fn name(self, reason: &'static str) -> Read<'a, RuleName> {
         let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
-        match Name::from_str(self.text) {
+        match RuleName::from_str(self.text) {
             Ok(name) if !name.is_empty() && self.text.bytes().all(fits) => Ok(name),
             _ => self.refuse(reason),
         }

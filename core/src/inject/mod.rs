@@ -18,7 +18,7 @@ pub use grammar::{errno_name, Refused};
 
 use crate::config::LoweredLimits;
 use crate::random::Random;
-use crate::wire::{Class, Kind, Opcode, Psn};
+use crate::wire::{Class, Opcode, PacketKind, Psn};
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -38,7 +38,7 @@ const PURPOSE: u64 = 0x6661_756c_7473;
 const PARTS: u64 = 100_000_000;
 
 /// A name of a call, a limit or an event.
-pub type Name = heapless::String<NAME_MAX>;
+pub type RuleName = heapless::String<NAME_MAX>;
 
 /// Returns why a rule may not name this call.
 pub type Calls = fn(&str) -> Result<(), &'static str>;
@@ -154,9 +154,9 @@ pub enum What {
     /// Something to packets.
     Packet(Action, Filter),
     /// A call of this name fails with this errno.
-    Call(Name, i32),
+    Call(RuleName, i32),
     /// A limit of the device is this.
-    Limit(Name, u64),
+    Limit(RuleName, u64),
     /// An event is raised.
     Event(Event),
     /// A CQ without room for a completion fails.
@@ -340,11 +340,11 @@ impl Action {
                 packet.has_srq && (packet.takes_receive || is_first)
             }
             Action::Scatter => {
-                use Kind::{AtomicAck, ReadResponse, Send, Write};
+                use PacketKind::{AtomicAck, ReadResponse, Send, Write};
                 let has_data = matches!(kind, Send | Write | ReadResponse | AtomicAck);
                 has_data && packet.passage == Passage::First
             }
-            Action::Lag => kind == Kind::ReadRequest && packet.passage == Passage::First,
+            Action::Lag => kind == PacketKind::ReadRequest && packet.passage == Passage::First,
             _ => filter.counts(packet.passage),
         }
     }
@@ -412,7 +412,7 @@ impl Filter {
     fn names_control(&self) -> bool {
         self.service == Some(Service::Gsi)
             || self.cm.is_some()
-            || self.opcode.is_some_and(|o| matches!(o.kind(), Kind::Ack | Kind::Cnp))
+            || self.opcode.is_some_and(|o| matches!(o.kind(), PacketKind::Ack | PacketKind::Cnp))
     }
 }
 

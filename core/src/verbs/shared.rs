@@ -13,7 +13,7 @@ use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::mem::host;
-use crate::pool::{tag, Name, Pool};
+use crate::pool::{tag, LiveHandle, Pool};
 use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
 use crate::verbs::kind::QpKind;
@@ -38,7 +38,7 @@ impl EngineKey {
 #[derive(Default)]
 pub struct QpShared {
     /// Its handle.
-    pub name: Name,
+    pub name: LiveHandle,
     /// What a post of one plain request asks, in one word ([`plain`]): the queue pair's state and
     /// kind, and its limits. The engine writes it when one of them changes.
     pub plain: AtomicU64,

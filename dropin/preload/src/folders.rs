@@ -33,21 +33,21 @@ static FOLDERS: [FolderSlot; SLOTS] =
 /// An open folder, with the names that were in it when it was opened.
 pub struct Folder {
     fd: c_int,
-    names: Vec<Name>,
+    names: Vec<FolderEntry>,
     at: usize,
     /// The entry that readdir(3) returned last.
     entry: libc::dirent64,
 }
 
 /// A name in a folder.
-pub struct Name {
+pub struct FolderEntry {
     pub name: CString,
     pub inode: u64,
     /// `DT_REG` and its like.
     pub kind: u8,
 }
 
-impl Name {
+impl FolderEntry {
     /// As readdir(3) writes it.
     pub fn entry(&self, next: usize) -> libc::dirent64 {
         // SAFETY: integers only.
@@ -74,7 +74,7 @@ fn type_of(kind: c_int) -> u8 {
 }
 
 /// The names in a folder of the drop-in, with `.` and `..`, and the kernel's names there.
-pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
+pub fn names_in(seen: &PathInfo) -> Option<Vec<FolderEntry>> {
     let table = NAMES.get()?;
     let path = seen.path.as_ptr();
     let mut bytes: Vec<u8> = vec![0; 4096];
@@ -88,14 +88,15 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
             break;
         }
     }
-    let folder = |name: &CStr| Name { name: name.into(), inode: seen.inode, kind: libc::DT_DIR };
+    let folder =
+        |name: &CStr| FolderEntry { name: name.into(), inode: seen.inode, kind: libc::DT_DIR };
     let mut names = vec![folder(c"."), folder(c"..")];
     let mut rest = bytes.as_slice();
     while let Some((inode, behind)) = rest.split_first_chunk() {
         let (kind, behind) = behind.split_first()?;
         let name = CStr::from_bytes_until_nul(behind).ok()?;
         rest = behind.get(name.to_bytes_with_nul().len()..)?;
-        names.push(Name {
+        names.push(FolderEntry {
             name: name.into(),
             inode: u64::from_ne_bytes(*inode),
             kind: type_of((*kind).into()),
@@ -109,7 +110,7 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
             {
                 let name = CStr::from_ptr(e.d_name.as_ptr());
                 if names.iter().all(|n| n.name.as_c_str() != name) {
-                    names.push(Name { name: name.into(), inode: e.d_ino, kind: e.d_type });
+                    names.push(FolderEntry { name: name.into(), inode: e.d_ino, kind: e.d_type });
                 }
             }
             if !dir.is_null() {

@@ -22,7 +22,7 @@ use crate::adapter::Adapter;
 use crate::hca::ON_GENERAL;
 use crate::open_devices::{self, present, STATE};
 use crate::verb_result::{last_error, stat, Verb};
-use crate::worker::{Sleep, Wakeup, Worker};
+use crate::worker::{HelperThread, Sleep, Wakeup};
 use core::ffi::{c_int, c_ulong};
 use file::File;
 use gdrcore_calls::preload::Umad;
@@ -49,7 +49,7 @@ struct Files {
 
 static FILES: ForkLock<Files> = ForkLock::new(Files { pid: 0, open: Vec::new() });
 
-static THREAD: Worker = Worker::new();
+static THREAD: HelperThread = HelperThread::new();
 
 extern "C" fn hold() {
     FILES.hold();

@@ -20,7 +20,7 @@ mod welcome;
 
 pub use hosts::MapEvent;
 pub use resume::{Keys, LEARN_NS};
-pub use session::{Session, SessionId, State, To, Up};
+pub use session::{BrokerSession, SessionId, State, To, Up};
 pub use token::KEY;
 
 use crate::identity::{PeerFacts, World};
@@ -73,7 +73,7 @@ pub struct Broker {
     keys: Option<Keys>,
     /// When the router ends; `None`: it does not drain.
     drains_until: Option<u64>,
-    sessions: BTreeMap<SessionId, Session>,
+    sessions: BTreeMap<SessionId, BrokerSession>,
     last: SessionId,
     blocks: Blocks,
     vips: Vips,
@@ -182,7 +182,7 @@ impl Broker {
     }
 
     /// The sessions, those without a HELLO included.
-    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &BrokerSession)> {
         self.sessions.iter().map(|(&id, s)| (id, s))
     }
 
@@ -202,8 +202,10 @@ impl Broker {
                 break;
             }
         }
-        self.sessions
-            .insert(self.last, Session { seen, tenant: String::new(), state: State::New(now) });
+        self.sessions.insert(
+            self.last,
+            BrokerSession { seen, tenant: String::new(), state: State::New(now) },
+        );
         self.last
     }
 
@@ -317,7 +319,7 @@ impl Broker {
     /// Ends connections whose HELLO is late, forgets stale tenants of other hosts, and refuses late
     /// routes.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
-        let late = |s: &Session| match s.state {
+        let late = |s: &BrokerSession| match s.state {
             State::New(since) => now.saturating_sub(since) >= HELLO_NS,
             _ => false,
         };
@@ -331,7 +333,7 @@ impl Broker {
 
     /// The time of the next [`Broker::tick`].
     pub fn deadline(&self) -> Option<u64> {
-        let of = |s: &Session| match s.state {
+        let of = |s: &BrokerSession| match s.state {
             State::New(since) => Some(since + HELLO_NS),
             State::Waits(_) | State::Up(_) => None,
         };

@@ -55,7 +55,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use supervised::Supervised;
-use sys::{Epoll, Kind, Ready};
+use sys::{Epoll, Ready, SocketKind};
 
 /// Connections at the admin socket.
 const ADMINS: usize = 8;
@@ -150,9 +150,9 @@ impl Daemon {
         let admin = policy
             .admin
             .as_deref()
-            .map(|path| match given.listener(path, Kind::Stream) {
+            .map(|path| match given.listener(path, SocketKind::Stream) {
                 Some(fd) => Listener::adopt(path, fd),
-                None => Listener::open(path, Kind::Stream, 0o600, false),
+                None => Listener::open(path, SocketKind::Stream, 0o600, false),
             })
             .transpose()?;
         if let Some(admin) = &admin {
@@ -345,9 +345,9 @@ impl Daemon {
         for path in &wanted {
             if !self.listeners.values().any(|l| l.path() == *path) {
                 let is_tenants = policy.listen.as_ref() != Some(*path);
-                let listener = match given.listener(path, Kind::Packets) {
+                let listener = match given.listener(path, SocketKind::Packets) {
                     Some(fd) => Listener::adopt(path, fd)?,
-                    None => Listener::open(path, Kind::Packets, 0o666, is_tenants)?,
+                    None => Listener::open(path, SocketKind::Packets, 0o666, is_tenants)?,
                 };
                 self.last_token += 1;
                 let token = LISTENER | self.last_token;

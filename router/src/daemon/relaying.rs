@@ -3,7 +3,7 @@
 
 use super::sys;
 use super::wire::{self, Common};
-use super::worker::{Command, Worker};
+use super::worker::{Command, RelayLoop};
 use super::worker_thread::WorkerThread;
 use crate::broker::{Broker, SessionId, Up, LISTENS};
 use crate::policy::{Limits, Outside, Placed, Published, Tenant};
@@ -92,7 +92,7 @@ impl RelayWorker {
         let slots = Arc::new(Slots::default());
         let wire = common.zip(hosts.as_ref().map(|hosts| hosts.counters.clone()));
         let worker = WorkerThread::start("relay", |queue, bell| {
-            let worker = Worker::new(queue, bell, tells, slots.clone(), LISTENS, wire)?;
+            let worker = RelayLoop::new(queue, bell, tells, slots.clone(), LISTENS, wire)?;
             Ok(|| worker.run())
         })?;
         Ok(RelayWorker {

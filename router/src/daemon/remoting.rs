@@ -50,7 +50,7 @@ struct FromWorker {
 }
 
 /// A device and its worker.
-struct Worker {
+struct DeviceLoop {
     commands: Receiver<Command>,
     /// Readable when there are commands.
     wake_fd: OwnedFd,
@@ -60,7 +60,7 @@ struct Worker {
     server: Server,
 }
 
-impl Worker {
+impl DeviceLoop {
     /// Works until the first thread drops the queue of commands.
     fn run(mut self) {
         let (mut busy, mut rounds, mut idle) = (now_ns(), 0u32, 0u32);
@@ -180,7 +180,7 @@ impl Device {
         let (tells, ready) = (told.clone(), Vec::with_capacity(64));
         let worker = WorkerThread::start("remote", |commands, wake_fd| {
             epoll.add(wake_fd.as_fd(), WAKE)?;
-            let worker = Worker { commands, wake_fd, told: tells, epoll, ready, server };
+            let worker = DeviceLoop { commands, wake_fd, told: tells, epoll, ready, server };
             Ok(|| worker.run())
         })?;
         Ok(Device { worker, told })

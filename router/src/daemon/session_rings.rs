@@ -10,7 +10,7 @@ use gdrcore_core::cm::readdress;
 use gdrcore_core::wire::{Flow, Hop, ICRC_LEN};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::shm::relay::{Packet, Put, Relay, LONG, PACKET_MAX};
-use gdrcore_net::shm::ring::Broken;
+use gdrcore_net::shm::ring::BrokenRing;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ impl SessionRings {
         let Some(address) = switch.gid(from) else { return Ok(false) };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
         let Some(ring) = &mut rings[usize::from(from)] else { return Ok(false) };
-        let Some((to, came)) = ring.look(frame).map_err(|Broken| from)? else {
+        let Some((to, came)) = ring.look(frame).map_err(|BrokenRing| from)? else {
             return Ok(false);
         };
         let bytes = came.len();
@@ -159,7 +159,7 @@ impl SessionRings {
                 // Drop the packet instead of waiting: the sender's packets for others would wait
                 // behind it.
                 Ok(Put::Full) => count(of(to), |c| &c.full, 1),
-                Err(Broken) => break 'packet Err(to),
+                Err(BrokenRing) => break 'packet Err(to),
             }
             Ok(true)
         };
@@ -276,8 +276,8 @@ impl SessionRings {
                 add(&counted.full, 1);
                 count(of(to), |c| &c.full, 1);
             }
-            Err(Broken) if !broken.contains(&to) => broken.push(to),
-            Err(Broken) => {}
+            Err(BrokenRing) if !broken.contains(&to) => broken.push(to),
+            Err(BrokenRing) => {}
         }
     }
 

@@ -85,16 +85,16 @@ impl Epoll {
 
 /// The kind of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SocketKind {
     Packets,
     Stream,
 }
 
-impl Kind {
+impl SocketKind {
     fn flags(self) -> i32 {
         let kind = match self {
-            Kind::Packets => libc::SOCK_SEQPACKET,
-            Kind::Stream => libc::SOCK_STREAM,
+            SocketKind::Packets => libc::SOCK_SEQPACKET,
+            SocketKind::Stream => libc::SOCK_STREAM,
         };
         kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK
     }
@@ -116,7 +116,7 @@ fn name(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 }
 
 /// A socket that listens at a path, which must not exist. No descriptors may come over it.
-pub(super) fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> {
+pub(super) fn listen(path: &Path, kind: SocketKind, mode: u32) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
     let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
@@ -132,7 +132,7 @@ pub(super) fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> 
 }
 
 /// Connects to a path, with a non-blocking socket.
-pub(super) fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+pub(super) fn connect(path: &Path, kind: SocketKind) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
     let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
@@ -152,7 +152,7 @@ pub(super) fn adopt(fd: OwnedFd) -> io::Result<OwnedFd> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     /// A listener.
-    Path(PathBuf, Kind),
+    Path(PathBuf, SocketKind),
     Udp(Endpoint),
 }
 
@@ -188,7 +188,8 @@ pub(super) fn bound(fd: &OwnedFd) -> Option<Bound> {
     let (domain, kind) = (of(libc::SO_DOMAIN)?, of(libc::SO_TYPE)?);
     match (domain, kind) {
         (libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_STREAM) => {
-            let kind = if kind == libc::SOCK_STREAM { Kind::Stream } else { Kind::Packets };
+            let kind =
+                if kind == libc::SOCK_STREAM { SocketKind::Stream } else { SocketKind::Packets };
             let socket = UnixListener::from(fd.try_clone().ok()?);
             let at = socket.local_addr().ok()?;
             let path = at.as_pathname()?.to_path_buf();
@@ -428,7 +429,9 @@ mod tests {
         }
         let path = std::env::temp_dir().join(format!("gdrc-refuses-{}", std::process::id()));
         let others = |path: &Path| adopt(UnixListener::bind(path).unwrap().into());
-        for (kind, is_own) in [(Kind::Packets, true), (Kind::Stream, true), (Kind::Stream, false)] {
+        for (kind, is_own) in
+            [(SocketKind::Packets, true), (SocketKind::Stream, true), (SocketKind::Stream, false)]
+        {
             let listener = if is_own { listen(&path, kind, 0o600) } else { others(&path) }.unwrap();
             let before = connect(&path, kind).unwrap();
             let sent = || send_bytes(before.as_fd(), b"x", Some(one.as_fd()));

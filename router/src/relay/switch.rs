@@ -13,7 +13,7 @@ use gdrcore_core::cm::{asked_address, Addressee};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Kind, ICRC_LEN};
+use gdrcore_core::wire::{Class, PacketKind, ICRC_LEN};
 use gdrcore_net::via::proto::Service;
 use std::ops::Range;
 use std::sync::Arc;
@@ -347,7 +347,7 @@ fn looked_at<'p>(packet: &'p [u8], own: &Range<u32>) -> Result<(u32, Option<&'p 
     let (body, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Refused::Frame)?;
     let (run, payload) = Run::parse_packet(body).map_err(|_| Refused::Frame)?;
     if run.dest_qpn == GSI_QPN {
-        if run.class != Class::Ud || run.kind != Kind::Send {
+        if run.class != Class::Ud || run.kind != PacketKind::Send {
             return Err(Refused::Frame);
         }
         if run.src_qpn != GSI_QPN {

@@ -11,7 +11,7 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{access, qp_type, wc_opcode, wc_status, Handle, RecvWr, Sge};
 use gdrcore_core::Error;
 use gdrcore_cuda::device::Device;
-use gdrcore_cuda::memory::{self, Kind};
+use gdrcore_cuda::memory::{self, AllocationKind};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_net::soft::{PathChoice, SoftConfig};
@@ -55,7 +55,8 @@ impl<D> Gpu<D> {
     }
 
     fn alloc(&self, end: &End, length: usize) -> Region {
-        let at = memory::alloc(Device::get(0).unwrap(), length, Kind::Plain).expect("GPU memory");
+        let at = memory::alloc(Device::get(0).unwrap(), length, AllocationKind::Plain)
+            .expect("GPU memory");
         self.register(end, at, length as u64)
     }
 

@@ -209,7 +209,8 @@ fn a_message_crosses_gpus() {
         let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         const LEN: usize = 200_001;
         let on = |g: &Gpu, e: &End, n: u32| {
-            let at = memory::alloc(Device::get(n).unwrap(), LEN, Kind::Plain).expect("GPU memory");
+            let at = memory::alloc(Device::get(n).unwrap(), LEN, AllocationKind::Plain)
+                .expect("GPU memory");
             assert_eq!(Span::of(at, 1).unwrap().device.ordinal, n);
             g.register(e, at, LEN as u64)
         };

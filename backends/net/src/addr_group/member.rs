@@ -8,7 +8,7 @@ use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::local::{lead_to_first, Holder, Lock, Name, ReceiptFile, Role, SocketDir};
+use crate::local::{lead_to_first, Holder, Lock, ReceiptFile, Role, SocketDir, SocketPath};
 use crate::rights::Foreign;
 use crate::sys::Fd;
 use crate::wait::watch;
@@ -386,7 +386,8 @@ impl Member {
     }
 
     fn send_to(&mut self, block: u16, message: &GroupMsg<'_>) -> Delivery {
-        let name = Name::of(&self.socket_dir, &self.local, Holder::Block(block), Role::Messages);
+        let name =
+            SocketPath::of(&self.socket_dir, &self.local, Holder::Block(block), Role::Messages);
         let delivery = group_msg::send_to(self.from(), self.block, &name, message);
         let (word, bit) = (usize::from(block / 64), 1 << (block % 64));
         if let Some(w) = self.known.get_mut(word) {

@@ -20,7 +20,7 @@
 //!
 //! Each end keeps its own position private and checks the one number that it reads from the other.
 //! A length must fit; a tail must lie between the last one read and the own head. Anything else is
-//! [`Broken`].
+//! [`BrokenRing`].
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -54,7 +54,7 @@ pub const GRANTS: usize = 16;
 
 /// The other end wrote a value that is never valid: the link must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub struct BrokenRing;
 
 #[repr(C, align(64))]
 struct Line<T>(T);
@@ -230,13 +230,13 @@ impl Writer {
     /// Room for the next frame: at least `want` bytes, at most `most`. `None`: there is less.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`BrokenRing`].
     #[inline(always)]
     pub fn room(
         &mut self,
         want: usize,
         most: usize,
-    ) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
+    ) -> Result<Option<(NonNull<u8>, usize)>, BrokenRing> {
         if self.free() < want.max(most) as i64 {
             // Pairs with the release in `Reader::release`: the reader has read the bytes before
             // they are overwritten.
@@ -245,7 +245,7 @@ impl Writer {
             if tail.wrapping_sub(last) > self.head.wrapping_sub(last)
                 || !tail.is_multiple_of(FRAME_ALIGN as u64)
             {
-                return Err(Broken);
+                return Err(BrokenRing);
             }
             self.limit = limit(tail, self.place.size());
             if self.free() < want as i64 {
@@ -335,15 +335,15 @@ impl Reader {
     /// copy, then check.
     ///
     /// # Errors
-    /// [`Broken`]: no valid length.
+    /// [`BrokenRing`]: no valid length.
     #[inline(always)]
-    pub fn peek(&self) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
+    pub fn peek(&self) -> Result<Option<(NonNull<u8>, usize)>, BrokenRing> {
         let len = self.place.length(self.pos).read() as usize;
         if len == 0 {
             return Ok(None);
         }
         if len > self.place.size() - FRAME_HEAD - FRAME_ALIGN {
-            return Err(Broken);
+            return Err(BrokenRing);
         }
         // SAFETY: len + FRAME_HEAD <= size, and size bytes behind any position are mapped.
         let p = unsafe { self.place.at(self.pos).add(FRAME_HEAD) };

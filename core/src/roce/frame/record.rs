@@ -19,7 +19,7 @@ use crate::roce::Transport;
 use crate::verbs::shared::Shared;
 use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::verbs::NONE;
-use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Class, Opcode, PacketKind, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
@@ -160,7 +160,7 @@ impl Transport {
                 return 0;
             }
             let (va, rkey, dma_len) = if is_write { Head::memory(w) } else { (0, 0, 0) };
-            let kind = if is_write { Kind::Write } else { Kind::Send };
+            let kind = if is_write { PacketKind::Write } else { PacketKind::Send };
             let run = Run {
                 has_imm: op.0 & 1 != 0,
                 solicited: flags & head_flags::SOLICITED != 0,
@@ -211,7 +211,7 @@ impl Conn<'_> {
             return None;
         }
         let wqe = slot.header();
-        let is_write = run.kind == Kind::Write;
+        let is_write = run.kind == PacketKind::Write;
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
         let Path::Link(link) = self.peer.path else { return None };
         if self.peer.tx.available() == 0 {

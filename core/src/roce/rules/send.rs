@@ -8,7 +8,7 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::types::wr_opcode;
 use crate::verbs::wqe::SendWqe;
-use crate::wire::{Class, Kind, Opcode, Psn};
+use crate::wire::{Class, Opcode, PacketKind, Psn};
 
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
@@ -131,7 +131,7 @@ impl Qp {
             imm: wqe.imm,
             ..Run::new(
                 class,
-                if is_write { Kind::Write } else { Kind::Send },
+                if is_write { PacketKind::Write } else { PacketKind::Send },
                 self.attr.dest_qp_num,
                 self.conn.req.next_psn,
             )

@@ -8,7 +8,7 @@ use super::super::table::{Table, ENTRIES};
 use super::{GroupCounters, Member, Phase, Service, PEERS, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
-use crate::local::{lead_to_first, Holder, Name, ReceiptFile, Role, SocketDir};
+use crate::local::{lead_to_first, Holder, ReceiptFile, Role, SocketDir, SocketPath};
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::CHUNK;
@@ -192,7 +192,8 @@ impl Claim {
         self.known = [0; 16];
         for block in 0..=BLOCK_MAX {
             let own = block.wrapping_sub(self.block) < self.count;
-            let name = Name::of(&self.socket_dir, &self.at, Holder::Block(block), Role::Messages);
+            let name =
+                SocketPath::of(&self.socket_dir, &self.at, Holder::Block(block), Role::Messages);
             if !own
                 && group_msg::send_to(from.fd(), self.block, &name, &GroupMsg::TableRequest)
                     != Delivery::NoOwner

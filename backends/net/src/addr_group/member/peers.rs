@@ -3,7 +3,7 @@
 
 use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
-use crate::local::{connect, is_open, listener_block, receipts_of, Holder, Name, Role};
+use crate::local::{connect, is_open, listener_block, receipts_of, Holder, Role, SocketPath};
 use crate::wait::watch;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
@@ -23,7 +23,7 @@ impl Member {
         }
         // A device with several blocks listens at the first of them.
         let listener = listener_block(&self.socket_dir, at, block);
-        let name = Name::of(&self.socket_dir, at, Holder::Block(listener), Role::Liveness);
+        let name = SocketPath::of(&self.socket_dir, at, Holder::Block(listener), Role::Liveness);
         let life = match connect(&name) {
             Ok(life) if watch(self.set.raw(), life.raw()).is_ok() => Some(life),
             // The process was killed after it sent its message.

@@ -3,11 +3,11 @@
 use super::super::cma::PeerProcess;
 use super::super::grant::PeerGrants;
 use super::super::listener::{connect_link, LinkSocket};
-use super::super::ring::{Broken, Writer};
+use super::super::ring::{BrokenRing, Writer};
 use super::super::segment::Segment;
 use super::{Brokered, Outbound, ShmCounters, ShmPort, LINK_RING_BYTES};
 use crate::addr::Endpoint;
-use crate::local::{has_hung_up, listener_block, Holder, Name, Role};
+use crate::local::{has_hung_up, listener_block, Holder, Role, SocketPath};
 use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::error::{Error, Result};
@@ -78,7 +78,11 @@ impl ShmPort {
         let local = self.local;
         self.link(to, block, None, waiter, || {
             let holder = block.map_or(Holder::Address, Holder::Block);
-            connect_link(&Name::of(&socket_dir, to, holder, Role::Links), &local, LINK_RING_BYTES)
+            connect_link(
+                &SocketPath::of(&socket_dir, to, holder, Role::Links),
+                &local,
+                LINK_RING_BYTES,
+            )
         })
     }
 
@@ -164,7 +168,7 @@ impl ShmPort {
                 Some((room, &mut out.peer_grants))
             }
             Ok(None) => None,
-            Err(Broken) => {
+            Err(BrokenRing) => {
                 self.close_outbound(i);
                 self.counters.broken += 1;
                 None
