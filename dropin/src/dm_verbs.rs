@@ -133,7 +133,7 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     Verb("ibv_import_dm").pointer((|| {
         // SAFETY: the program's pointer.
-        let c = unsafe { Context::of(context)? };
+        let c = unsafe { Context::from_ptr(context)? };
         let objects = c.hca.objects();
         let theirs = objects.dms.get(&handle).copied();
         let theirs = theirs
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     Verb("ibv_reg_dm_mr").pointer((|| {
         // SAFETY: the program's pointers.
-        let (_, d) = unsafe { (Pd::of(pd)?, object(dm.cast::<Dm>())?) };
+        let (_, d) = unsafe { (Pd::from_ptr(pd)?, object(dm.cast::<Dm>())?) };
         if flags & !DM_ACCESS != 0 || flags & access::ZERO_BASED == 0 {
             return Err(refuse!(
                 Invalid,

@@ -121,7 +121,7 @@ pub unsafe extern "C" fn gdrc_cuda_export(
     call(|| {
         let (out, out_fd) = (out!(handle), out!(fd));
         reason::clear();
-        let span = Span::of(addr, length as u64).map_err(explain)?;
+        let span = Span::look_up(addr, length as u64).map_err(explain)?;
         let mut h = gdrc_cuda_handle {
             kind: 1,
             reserved: 0,

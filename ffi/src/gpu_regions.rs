@@ -207,7 +207,7 @@ pub(crate) fn register(
 ) -> Result<(Handle, MrAttr)> {
     let (device, nic) = (device(ctx)?, nic(ctx));
     let state = state_or_new(ctx)?;
-    let span = Span::of(reg.addr, reg.length).map_err(explain)?;
+    let span = Span::look_up(reg.addr, reg.length).map_err(explain)?;
     let ((mr, attr, cookie), record) = match (nic, device.remote()) {
         (Some(nic), _) => {
             let mut ways = NicWays { nic, reg: *reg };

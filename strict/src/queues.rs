@@ -531,7 +531,7 @@ mod tests {
         let at = memory.as_ptr() as u64;
         let sge = Sge { addr: at, length: memory.len() as u32, lkey: 9 };
         let pieces = regions.pieces(1, &raw const sge as usize, 1, false);
-        let tail = Tail::of(&pieces);
+        let tail = Tail::from_pieces(&pieces);
         memory[memory.len() - 1] ^= 1;
         Request { wr_id, kind: PieceUse::Receives, tail, ..request(number, true) }
     }

@@ -154,7 +154,7 @@ impl Request {
             kind: PieceUse::Receives,
             is_signaled: true,
             is_fenced: false,
-            tail: Tail::of(&pieces),
+            tail: Tail::from_pieces(&pieces),
             pieces,
             remote: None,
             ah: None,

@@ -41,7 +41,7 @@ impl WeakMemory {
         let Some(head) = packet.first_chunk() else { return };
         let bth = Bth::parse(head);
         let (qpn, psn, kind) = (bth.dest_qp.get(), bth.psn.get(), bth.opcode.kind());
-        let draw = Random::new(*seed, 0).of(&[qpn.into(), psn.into()]);
+        let draw = Random::new(*seed, 0).hash(&[qpn.into(), psn.into()]);
         weak.begin(qpn, bth.opcode, Some(draw));
         if kind == PacketKind::ReadRequest {
             weak.delay_read(TransferId::answer(qpn, psn, 0).id, *now + delay_ns(draw));

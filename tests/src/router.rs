@@ -280,7 +280,7 @@ impl Raw {
             Some((Envelope { status: 0, message: Message::Welcome(w), .. }, m)) => {
                 let [up, down, bell, none] = m.fds.map(|fd| fd.map(Foreign::trusted));
                 assert!(none.is_none());
-                (w, Ends::of([up, down, bell]).expect("rings"))
+                (w, Ends::from_descriptors([up, down, bell]).expect("rings"))
             }
             other => panic!("{other:?}"),
         }

@@ -325,7 +325,7 @@ fn implemented() -> String {
     out += "|---|---|---|---|---|---|\n";
     let yes = |does: bool| if does { "yes" } else { "no" };
     for number in 0..1024 {
-        let Some(kind) = QpKind::of(number) else { continue };
+        let Some(kind) = QpKind::from_number(number) else { continue };
         let class = CLASSES.iter().find(|c| c.0 == kind.class()).expect("a class").1;
         writeln!(
             out,

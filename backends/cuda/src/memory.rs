@@ -215,7 +215,7 @@ pub fn free(at: DevicePtr) -> Result<(), Failure> {
 /// `INVALID_VALUE`: not device memory, or memory of a kind that cannot be passed on (imported,
 /// managed, of a pool).
 pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
-    let span = Span::of(at, length)?;
+    let span = Span::look_up(at, length)?;
     let offset = at - span.base;
     let mapped = {
         let all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,7 +279,7 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
     // The exporter's numbers are not trusted: the range must lie in the opened memory.
     let inside =
         at.checked_add(offset).ok_or(Failure::new(api::pointer_get::NAME, api::INVALID_VALUE));
-    match inside.and_then(|begin| Span::of(begin, length)) {
+    match inside.and_then(|begin| Span::look_up(begin, length)) {
         Ok(span) => {
             let mut all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(a) = all.iter_mut().rfind(|a| a.at == at) {
@@ -296,7 +296,7 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
 
 /// The GPU of a range that a program names.
 fn owner(at: DevicePtr, length: usize) -> Result<&'static Device, Failure> {
-    Span::of(at, length as u64).map(|s| s.device)
+    Span::look_up(at, length as u64).map(|s| s.device)
 }
 
 /// Waits for calls without a stream: a copy from pageable memory returns once the bytes are staged,

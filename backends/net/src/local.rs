@@ -82,7 +82,7 @@ impl Role {
 struct Part(heapless::String<48>);
 
 impl Part {
-    fn of(text: core::fmt::Arguments<'_>) -> Part {
+    fn format(text: core::fmt::Arguments<'_>) -> Part {
         let mut part = heapless::String::new();
         // The longest text, an IPv6 address with zone and port, has 47 bytes, so this cannot fail.
         let _ = part.write_fmt(text);
@@ -91,22 +91,22 @@ impl Part {
 
     fn of_address(at: &Endpoint) -> Part {
         match at.to_v4() {
-            Some([a, b, c, d]) => Part::of(format_args!("{a}.{b}.{c}.{d}-{}", at.port)),
-            None if at.scope_id != 0 => Part::of(format_args!(
+            Some([a, b, c, d]) => Part::format(format_args!("{a}.{b}.{c}.{d}-{}", at.port)),
+            None if at.scope_id != 0 => Part::format(format_args!(
                 "{:032x}%{:x}-{}",
                 u128::from_be_bytes(at.ip),
                 at.scope_id,
                 at.port
             )),
-            None => Part::of(format_args!("{:032x}-{}", u128::from_be_bytes(at.ip), at.port)),
+            None => Part::format(format_args!("{:032x}-{}", u128::from_be_bytes(at.ip), at.port)),
         }
     }
 
     fn of_holder(holder: Holder) -> Part {
         match holder {
-            Holder::Address => Part::of(format_args!("any")),
-            Holder::Block(n) => Part::of(format_args!("{n}")),
-            Holder::Service(space, port) => Part::of(format_args!("c{space}-{port}")),
+            Holder::Address => Part::format(format_args!("any")),
+            Holder::Block(n) => Part::format(format_args!("{n}")),
+            Holder::Service(space, port) => Part::format(format_args!("c{space}-{port}")),
         }
     }
 
@@ -131,7 +131,7 @@ pub(crate) struct SocketPath {
 
 impl SocketPath {
     /// The name of a holder's socket.
-    pub(crate) fn of(
+    pub(crate) fn new(
         socket_dir: &SocketDir,
         at: &Endpoint,
         holder: Holder,
@@ -228,7 +228,7 @@ impl Lock {
                 Ok(false) => {}
                 // The directory's first name is not bound: the holder is about to bind it, or
                 // another process sweeps the directory.
-                Err(Error::Again) if !is_bound(&SocketPath::of(socket_dir, at, holder, first)) => {
+                Err(Error::Again) if !is_bound(&SocketPath::new(socket_dir, at, holder, first)) => {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
                 Err(Error::Again) => return Err(Error::AddressInUse),
@@ -239,7 +239,7 @@ impl Lock {
     }
 
     pub(crate) fn name(&self, role: Role) -> SocketPath {
-        SocketPath::of(&self.socket_dir, &self.at, self.holder, role)
+        SocketPath::new(&self.socket_dir, &self.at, self.holder, role)
     }
 
     /// Whether its directory is still at its path.
@@ -284,7 +284,7 @@ pub(crate) fn lead_to_first<'l>(
     mut blocks: impl Iterator<Item = &'l Lock>,
 ) -> Result<Option<&'l Lock>> {
     let Some(first) = blocks.next() else { return Ok(None) };
-    let (to, door) = (Target::of(first.holder), Role::Links.file());
+    let (to, door) = (Target::new(first.holder), Role::Links.file());
     for block in blocks {
         // SAFETY: two C strings; no other pointers.
         check(unsafe { libc::symlinkat(to.0.as_ptr().cast(), block.dir.raw(), door.as_ptr()) })?;
@@ -305,7 +305,7 @@ impl Lock {
 struct Target(heapless::String<64>);
 
 impl Target {
-    fn of(holder: Holder) -> Target {
+    fn new(holder: Holder) -> Target {
         let mut text = heapless::String::new();
         // The longest text, of a service, has 21 bytes, so this cannot fail.
         let _ = write!(text, "../{}/door\0", Part::of_holder(holder).0);

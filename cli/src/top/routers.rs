@@ -56,7 +56,7 @@ impl SessionStatus {
 
 impl Router {
     /// Reads the answer of `gdrcore-routerctl sessions`.
-    pub fn of(place: &str, answer: Result<&str, String>) -> Router {
+    pub fn from_answer(place: &str, answer: Result<&str, String>) -> Router {
         let session = |line: &str| {
             let said = serde_json::from_str::<serde_json::Map<_, _>>(line);
             let said = Value::from(said.map_err(|e| e.to_string())?);
@@ -70,7 +70,7 @@ impl Router {
     fn ask(named: Option<&PathBuf>, limit: Duration) -> Option<Router> {
         let place = named.map(|socket| socket.display().to_string()).unwrap_or_default();
         let answer = sessions_of(named, limit);
-        let router = Router::of(&place, answer.as_deref().map_err(Clone::clone));
+        let router = Router::from_answer(&place, answer.as_deref().map_err(Clone::clone));
         (named.is_some() || router.sessions.is_ok()).then_some(router)
     }
 

@@ -33,7 +33,7 @@ pub struct PacketQp {
 }
 
 impl PacketQp {
-    fn of(t: &Transport, index: usize, qp: &Qp) -> PacketQp {
+    fn new(t: &Transport, index: usize, qp: &Qp) -> PacketQp {
         let first = (Psn::new(qp.attr.sq_psn), Psn::new(qp.attr.rq_psn));
         PacketQp {
             index,
@@ -53,7 +53,7 @@ impl Guard<'_> {
     pub fn place_of(&self, qpn: u32) -> Option<PacketQp> {
         let t = &self.transport;
         let index = t.common.qp_of(qpn)?;
-        t.qps.get(index).filter(|qp| qp.can_receive()).map(|qp| PacketQp::of(t, index, qp))
+        t.qps.get(index).filter(|qp| qp.can_receive()).map(|qp| PacketQp::new(t, index, qp))
     }
 
     /// The connected queue pair that sends to the number `qpn` at an address. `guess`: an index to
@@ -72,7 +72,7 @@ impl Guard<'_> {
             Some(qp) if is_it(qp) => Some(guess),
             _ => t.qps.iter().position(is_it),
         }?;
-        Some(PacketQp::of(t, index, &t.qps[index]))
+        Some(PacketQp::new(t, index, &t.qps[index]))
     }
 
     /// Owes the peer of a queue pair an RNR NAK for the packet that it expects, as if it had no

@@ -170,13 +170,13 @@ impl Slot {
     }
 
     /// What `content` describes, under the key and handle of this slot.
-    fn with(&self, content: Slot) -> Slot {
+    fn with_content(&self, content: Slot) -> Slot {
         Slot { key: self.key, aged: self.aged, generation: self.generation, ..content }
     }
 
     /// As a window, bound to nothing.
     fn closed(&self) -> Slot {
-        self.with(Slot { pd: self.pd, kind: self.kind, ..FREE })
+        self.with_content(Slot { pd: self.pd, kind: self.kind, ..FREE })
     }
 
     fn is_window(&self) -> bool {
@@ -358,7 +358,7 @@ impl Regions {
         let index = self.take()?;
         self.locked = locked;
         let slot = &mut self.slots[index];
-        *slot = slot.with(fresh);
+        *slot = slot.with_content(fresh);
         self.count(Some(pd), None);
         self.mr_live += 1;
         let handle = self.handle(index);
@@ -446,7 +446,7 @@ impl Regions {
         self.locked = self.locked_with(&fresh, locks(&self.slots[index]))?;
         let slot = &mut self.slots[index];
         let was = slot.pd;
-        *slot = slot.with(fresh);
+        *slot = slot.with_content(fresh);
         self.count(Some(pd), Some(was));
         self.query(mr)
     }
@@ -501,7 +501,7 @@ impl Regions {
         let kind = window_kind(mw_type)?;
         let index = self.take()?;
         let slot = &mut self.slots[index];
-        *slot = slot.with(Slot { pd, kind, ..FREE });
+        *slot = slot.with_content(Slot { pd, kind, ..FREE });
         let key = slot.key;
         self.count(Some(pd), None);
         self.mw_live += 1;

@@ -276,7 +276,7 @@ impl Conn<'_> {
         // rxe rxe_comp.c check_ack, ATOMIC WRITE: An ATOMIC WRITE or a FLUSH is answered as a READ
         // of no bytes.
         let is_read = run.kind == PacketKind::ReadResponse;
-        let ours = opcode::of(wqe.opcode).kind.answer() == Some(run.kind);
+        let ours = opcode::row(wqe.opcode).kind.answer() == Some(run.kind);
         if ws.npkts == 0 || !ours {
             return;
         }

@@ -733,7 +733,7 @@ fn run_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32)
     let bytes = (wqe.length - offset.min(wqe.length)).min(u64::from(n) * mtu) as u32;
     let psn = ws.psn.add(first_pkt);
     let op = u32::from(wqe.opcode);
-    let kind = opcode::of(wqe.opcode).kind;
+    let kind = opcode::row(wqe.opcode).kind;
     let last = first_pkt + n == ws.npkts;
     // A field that a kind of request lacks is zero in its WQE, and no packet of it has the field.
     let mut run = Run {

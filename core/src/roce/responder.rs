@@ -327,8 +327,8 @@ impl Conn<'_> {
         let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_op_seq, RC: Inside a message only its own MIDDLE and LAST packets
         // may follow; anything else is an invalid request.
-        let in_order =
-            resp.incoming() == if run.first { Incoming::Idle } else { Incoming::of(run.kind) };
+        let in_order = resp.incoming()
+            == if run.first { Incoming::Idle } else { Incoming::from_kind(run.kind) };
         let len = payload.len() as u64;
         let full = u64::from(run.n) * u64::from(self.qp.conn.mtu);
         let before_last = full - u64::from(self.qp.conn.mtu);
@@ -466,7 +466,7 @@ impl Conn<'_> {
         let resp = &mut self.qp.conn.resp;
         resp.offset += payload.len() as u64;
         resp.advance(run.n, run.last);
-        resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::of(run.kind) });
+        resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::from_kind(run.kind) });
         let bytes = resp.offset as u32;
         let completes = run.last && (run.kind == PacketKind::Send || run.has_imm);
         let wc = completes.then(|| self.end_recv(run, bytes));

@@ -182,7 +182,7 @@ impl Run {
             (_, PacketKind::ReadResponse) => Opcode::read_response(first, last),
             (_, kind) => Opcode::whole(kind),
         };
-        op.of(self.class)
+        op.rc_to_class(self.class)
     }
 
     /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together.
@@ -389,7 +389,7 @@ impl Run {
     /// # Errors
     /// An unknown opcode, or a number of packets that no run has.
     pub fn parse_head(w: &[u64; HEAD_MAX / 8]) -> Result<(Run, usize, usize), Malformed> {
-        let head = Head::of(w);
+        let head = Head::from_words(w);
         let Head { op, n, extra, .. } = head;
         if !op.is_known() {
             return Err(Malformed::UnknownOpcode(op));
@@ -454,13 +454,13 @@ pub(super) struct Head {
 impl Head {
     /// Reads it from the words of a head. Trusts nothing in it.
     #[inline(always)]
-    pub(super) fn of(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> Head {
-        Head::of_base([a, b, c])
+    pub(super) fn from_words(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> Head {
+        Head::from_base([a, b, c])
     }
 
     /// Reads it from its own words.
     #[inline(always)]
-    pub(super) fn of_base([a, b, c]: [u64; HEAD_MIN / 8]) -> Head {
+    pub(super) fn from_base([a, b, c]: [u64; HEAD_MIN / 8]) -> Head {
         let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
         Head {
             payload: a as u32,

@@ -49,12 +49,12 @@ const TABLE: [SendOp; 16] = {
 
 /// The row of an opcode that a queue pair has taken.
 #[inline(always)]
-pub const fn of(opcode: u16) -> &'static SendOp {
+pub const fn row(opcode: u16) -> &'static SendOp {
     &TABLE[opcode as usize & 15]
 }
 
 /// The opcodes with any of `flags`, as bits.
-const fn with(flags: u8) -> u32 {
+const fn opcodes_with(flags: u8) -> u32 {
     let (mut bits, mut i) = (0, 0);
     while i < 16 {
         if TABLE[i].flags & flags != 0 {
@@ -66,12 +66,12 @@ const fn with(flags: u8) -> u32 {
 }
 
 /// The opcodes that RC, XRC and DC take, as bits.
-pub const TAKEN_BY_RC: u32 = with(RC);
+pub const TAKEN_BY_RC: u32 = opcodes_with(RC);
 /// Those of UC.
-pub const TAKEN_BY_UC: u32 = with(UC);
+pub const TAKEN_BY_UC: u32 = opcodes_with(UC);
 /// Those of UD.
-pub const TAKEN_BY_UD: u32 = with(UD);
-const HAVE_DATA: u32 = with(DATA);
+pub const TAKEN_BY_UD: u32 = opcodes_with(UD);
+const HAVE_DATA: u32 = opcodes_with(DATA);
 
 /// Whether the pieces of a request are part of it.
 #[inline(always)]

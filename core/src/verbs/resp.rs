@@ -52,7 +52,7 @@ pub enum Incoming {
 impl Incoming {
     /// A message of a SEND or WRITE.
     #[inline(always)]
-    pub fn of(kind: PacketKind) -> Incoming {
+    pub fn from_kind(kind: PacketKind) -> Incoming {
         if kind == PacketKind::Send {
             Incoming::Send
         } else {

@@ -117,7 +117,7 @@ impl QpShared {
     /// Its transport service.
     #[inline(always)]
     pub fn kind(&self) -> QpKind {
-        QpKind::of(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
+        QpKind::from_number(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
     /// Writes the state, and [`QpShared::plain`] by it and by the limits, which do not change.

@@ -401,7 +401,7 @@ impl Opcode {
 
     /// The opcode of a class for one of RC.
     #[inline(always)]
-    pub const fn of(self, class: Class) -> Opcode {
+    pub const fn rc_to_class(self, class: Class) -> Opcode {
         Opcode(self.0 | class.above_rc())
     }
 
@@ -413,7 +413,7 @@ impl Opcode {
 
     /// The opcode of RC for an opcode of a class. An opcode of another class becomes none of RC's.
     #[inline(always)]
-    pub const fn within(self, class: Class) -> Opcode {
+    pub const fn class_to_rc(self, class: Class) -> Opcode {
         Opcode(self.0 ^ class.above_rc())
     }
 

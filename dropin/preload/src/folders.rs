@@ -126,7 +126,7 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<FolderEntry>> {
 /// # Safety
 /// The program's `DIR`, which no other thread uses.
 #[inline]
-unsafe fn ours<'a>(dir: *mut libc::DIR) -> Option<&'a mut Folder> {
+unsafe fn folder_of<'a>(dir: *mut libc::DIR) -> Option<&'a mut Folder> {
     let from = FOLDERS.as_ptr() as usize;
     let at = (dir as usize).checked_sub(from)?;
     let place = FOLDERS.get(at / size_of::<FolderSlot>())?;
@@ -221,7 +221,7 @@ macro_rules! readdirs {
         pub unsafe extern "C" fn $name(dir: *mut libc::DIR) -> *mut libc::dirent64 {
             // SAFETY: the program's own argument.
             unsafe {
-                match ours(dir) {
+                match folder_of(dir) {
                     Some(f) => f.next().map_or(core::ptr::null_mut(), |e| e),
                     None => (REAL.$name())(dir),
                 }
@@ -240,7 +240,7 @@ macro_rules! readdirs {
         ) -> c_int {
             // SAFETY: the program's own arguments; its entry has room for the longest name.
             unsafe {
-                let Some(f) = ours(dir) else { return (REAL.$into())(dir, entry, result) };
+                let Some(f) = folder_of(dir) else { return (REAL.$into())(dir, entry, result) };
                 match f.next() {
                     Some(e) => {
                         *entry = *e;
@@ -278,7 +278,7 @@ impl Folder {
 pub unsafe extern "C" fn closedir(dir: *mut libc::DIR) -> c_int {
     // SAFETY: the program's own argument, which it may not use any more.
     unsafe {
-        let Some(f) = ours(dir) else { return (REAL.closedir())(dir) };
+        let Some(f) = folder_of(dir) else { return (REAL.closedir())(dir) };
         let fd = f.fd;
         let place = &*dir.cast::<FolderSlot>();
         drop((*place.folder.get()).take());
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn closedir(dir: *mut libc::DIR) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn dirfd(dir: *mut libc::DIR) -> c_int {
     // SAFETY: the program's own argument.
-    unsafe { ours(dir).map_or_else(|| (REAL.dirfd())(dir), |f| f.fd) }
+    unsafe { folder_of(dir).map_or_else(|| (REAL.dirfd())(dir), |f| f.fd) }
 }
 
 /// rewinddir(3).
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn dirfd(dir: *mut libc::DIR) -> c_int {
 pub unsafe extern "C" fn rewinddir(dir: *mut libc::DIR) {
     // SAFETY: the program's own argument.
     unsafe {
-        match ours(dir) {
+        match folder_of(dir) {
             Some(f) => f.at = 0,
             None => (REAL.rewinddir())(dir),
         }
@@ -319,7 +319,7 @@ pub unsafe extern "C" fn rewinddir(dir: *mut libc::DIR) {
 #[no_mangle]
 pub unsafe extern "C" fn telldir(dir: *mut libc::DIR) -> c_long {
     // SAFETY: the program's own argument.
-    unsafe { ours(dir).map_or_else(|| (REAL.telldir())(dir), |f| f.at as c_long) }
+    unsafe { folder_of(dir).map_or_else(|| (REAL.telldir())(dir), |f| f.at as c_long) }
 }
 
 /// seekdir(3).
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn telldir(dir: *mut libc::DIR) -> c_long {
 pub unsafe extern "C" fn seekdir(dir: *mut libc::DIR, at: c_long) {
     // SAFETY: the program's own arguments.
     unsafe {
-        match ours(dir) {
+        match folder_of(dir) {
             Some(f) => f.at = usize::try_from(at).unwrap_or(usize::MAX),
             None => (REAL.seekdir())(dir, at),
         }

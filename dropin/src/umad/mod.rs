@@ -192,7 +192,7 @@ fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
 
 /// Handles a datagram that has arrived at a device.
 fn take(adapter: &'static Adapter, d: &Datagram) {
-    let Some(mut mad) = Mad::of(&d.mad) else { return };
+    let Some(mut mad) = Mad::parse(&d.mad) else { return };
     match mad.class() {
         // These travel only between QP0 and QP0.
         class::SMP | class::DIRECTED => {}

@@ -310,7 +310,7 @@ impl Daemon {
     fn patience(&self) -> i32 {
         let metrics = self.metrics.as_ref().and_then(Metrics::deadline);
         let others = metrics.into_iter().chain(self.supervised.deadline());
-        let others = others.chain(self.relaying.behind(&self.broker));
+        let others = others.chain(self.relaying.next_catch_up(&self.broker));
         let others = others.chain(self.log.as_ref().and_then(Log::deadline));
         let first = self.broker.deadline().into_iter().chain(others).min();
         let left = first.map(|at| at.saturating_sub(now_ns()).div_ceil(1_000_000));
@@ -322,7 +322,7 @@ impl Daemon {
         match r.token & KIND {
             LISTENER => self.let_in(r.token),
             SOCKET => self.converse(id, r),
-            PROCESS => self.gone(id),
+            PROCESS => self.end_session(id),
             ADMIN_LISTENER => self.let_admins_in(),
             ADMIN => self.serve_admin(r),
             RELAY | REMOTE => self.throw_out(),
@@ -381,7 +381,7 @@ impl Daemon {
         if policy.key != self.broker.policy().key {
             return Err("`key` can't change while the router runs".into());
         }
-        if policy.metrics != self.metrics.as_ref().map(Metrics::at) {
+        if policy.metrics != self.metrics.as_ref().map(Metrics::address) {
             return Err("`metrics` can't change while the router runs".into());
         }
         if policy.gpus != self.broker.policy().gpus {

@@ -59,7 +59,7 @@ fn count(of: [&Counters; 2], which: impl Fn(&Counters) -> &AtomicU64, n: u64) {
 
 /// Notes that a slot has got a packet.
 #[inline]
-fn tell(told: &mut Vec<u16>, is_told: &mut [bool], slot: u16) {
+fn note_told(told: &mut Vec<u16>, is_told: &mut [bool], slot: u16) {
     if !std::mem::replace(&mut is_told[usize::from(slot)], true) {
         told.push(slot);
     }
@@ -154,7 +154,7 @@ impl SessionRings {
                     if marked {
                         count(receiver, |c| &c.marked, 1);
                     }
-                    tell(told, is_told, to);
+                    note_told(told, is_told, to);
                 }
                 // Drop the packet instead of waiting: the sender's packets for others would wait
                 // behind it.
@@ -263,7 +263,7 @@ impl SessionRings {
         let marked = ingress == Ingress::Mark;
         match ring.put_with_icrc(sender, body, &icrc.to_le_bytes(), marked || was_marked) {
             Ok(Put::Done) => {
-                tell(told, is_told, to);
+                note_told(told, is_told, to);
                 add(&counted.rx.0, 1);
                 add(&counted.rx.1, bytes as u64);
                 count(of(to), |c| &c.rx.0, 1);
@@ -372,7 +372,7 @@ fn leave(
     if goal == Destination::Outside && is_mad(packet.first) {
         let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
         changed.copy_from_slice(packet.first);
-        readdress(&mut changed[MAD_AT..MAD_AT + MAD_LEN], from, &wire.at().ip);
+        readdress(&mut changed[MAD_AT..MAD_AT + MAD_LEN], from, &wire.address().ip);
         wire.send(slot, at, &Packet::whole(&changed, packet.grh), None);
     } else {
         wire.send(slot, at, packet, Some(flow_of(from, to)));

@@ -22,7 +22,7 @@ fn check(rc: i32) -> io::Result<i32> {
     }
 }
 
-fn own(rc: i32) -> io::Result<OwnedFd> {
+fn own_fd(rc: i32) -> io::Result<OwnedFd> {
     // SAFETY: the kernel has just made it, so it is nobody else's.
     check(rc).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -41,7 +41,7 @@ pub(super) struct Ready {
 impl Epoll {
     pub(super) fn new() -> io::Result<Epoll> {
         // SAFETY: no pointers.
-        own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
+        own_fd(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
     }
 
     fn control(&self, op: i32, fd: BorrowedFd<'_>, token: u64, write: bool) -> io::Result<()> {
@@ -119,7 +119,7 @@ fn name(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 pub(super) fn listen(path: &Path, kind: SocketKind, mode: u32) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
-    let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
+    let fd = own_fd(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
     refuse(fd.as_fd());
     // SAFETY: `len` bytes of the address are initialised and live through the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
@@ -135,7 +135,7 @@ pub(super) fn listen(path: &Path, kind: SocketKind, mode: u32) -> io::Result<Own
 pub(super) fn connect(path: &Path, kind: SocketKind) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
-    let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
+    let fd = own_fd(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
     // SAFETY: `len` bytes of the address are initialised and live through the call.
     check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
     Ok(fd)
@@ -213,7 +213,7 @@ pub(super) fn accept(fd: BorrowedFd<'_>) -> io::Result<Foreign> {
     }
     let none = core::ptr::null_mut();
     // SAFETY: no addresses are asked for.
-    own(unsafe {
+    own_fd(unsafe {
         libc::accept4(fd.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
     })
     .map(Foreign::accepted)
@@ -252,14 +252,14 @@ pub(super) fn process(fd: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
         )
     };
     if rc == 0 {
-        return own(raw);
+        return own_fd(raw);
     }
     let e = io::Error::last_os_error();
     if e.raw_os_error() != Some(libc::ENOPROTOOPT) || pid <= 0 {
         return Err(e);
     }
     // SAFETY: no pointers.
-    own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
+    own_fd(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
 }
 
 /// Whether a descriptor is readable or at its end, or the process of a pidfd has ended. Does not
@@ -281,7 +281,7 @@ pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
             libc::sigaddset(&mut set, signal);
         }
         check(libc::sigprocmask(libc::SIG_BLOCK, &set, core::ptr::null_mut()))?;
-        own(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
+        own_fd(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
     }
 }
 

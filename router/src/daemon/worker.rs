@@ -180,7 +180,7 @@ impl RelayLoop {
             self.take_ready(now, 0);
         }
         let RelayLoop { wire: Some(wire), sessions, .. } = self else { return 0 };
-        let (own, counted) = (*wire.at(), wire.counters().clone());
+        let (own, counted) = (*wire.address(), wire.counters().clone());
         let heard = wire.receive(now, |came| sessions.arrive(now, &own, &counted, came));
         sessions.wake();
         while let Some(slot) = self.sessions.broken.pop() {

@@ -212,7 +212,7 @@ impl Switch {
     pub fn judge_outside(&self, from: &[u8; 16], packet: &[u8]) -> Result<OutsidePacket, Refused> {
         // An endpoint may use any queue pair number as its source.
         let (qpn, mad) = looked_at(packet, &(0..BLOCKS as u32))?;
-        let slot = match mad.map(Addressee::of) {
+        let slot = match mad.map(Addressee::from_mad) {
             None => self.of_block(qpn / QPN_UNIT).ok_or(Refused::Qpn)?,
             Some(Addressee::Block(block)) => self.of_block(block.into()).ok_or(Refused::Qpn)?,
             Some(Addressee::Service { port_space, port }) => {
@@ -247,7 +247,7 @@ impl Switch {
     /// packet goes between hosts' addresses, so the message itself names the destination: by the
     /// number of a connection, or by the address in a request.
     fn asked(&self, network: u32, mad: &[u8]) -> Result<u16, Refused> {
-        match Addressee::of(mad) {
+        match Addressee::from_mad(mad) {
             Addressee::Block(block) => self.of_network(network, block.into()).ok_or(Refused::Qpn),
             Addressee::Service { port_space, port } => {
                 let gid = asked_address(mad).ok_or(Refused::Address)?;
@@ -319,7 +319,7 @@ impl Switch {
         if !sender.is_some_and(|m| m.mads.take(now)) {
             return Err(Refused::Rate);
         }
-        let addressee = Addressee::of(mad);
+        let addressee = Addressee::from_mad(mad);
         if self.is_outside(from, to) {
             return Ok(Destination::Outside);
         }

@@ -82,7 +82,7 @@ impl Gpus {
         let at = memory::import(gpu, shared, region.length).map_err(explain)?;
         // Given back from here on by its drop.
         let mut opened = GpuRegion { at, length: region.length, staged: None };
-        let span = Span::of(at, region.length).map_err(explain)?;
+        let span = Span::look_up(at, region.length).map_err(explain)?;
         if span.device.ordinal != gpu.ordinal {
             return Err(refuse!(Invalid, "the memory is of another GPU than was said"));
         }

@@ -134,7 +134,7 @@ fn every_call_that_fails_is_an_error_of_one_operation() {
     for after in 0..2 {
         let s = Staging::new(device).unwrap();
         let at = memory::alloc(device, 4096, AllocationKind::Plain).unwrap();
-        let span = Span::of(at, 4096).unwrap();
+        let span = Span::look_up(at, 4096).unwrap();
         for call in ["cuStreamCreate", "cuEventCreate"] {
             cuda::fail(call, 2, after, 1);
             assert!(s.register(&span).is_err(), "{call}");

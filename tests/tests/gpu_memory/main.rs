@@ -46,7 +46,7 @@ fn staging() -> &'static Staging {
 
 impl<D> Gpu<D> {
     fn register(&self, end: &End, at: u64, length: u64) -> Region {
-        let span = Span::of(at, length).expect("device memory");
+        let span = Span::look_up(at, length).expect("device memory");
         let cookie = self.staging.register(&span).expect("a region");
         let reg =
             MrReg { pd: end.pd, addr: at, length, iova: at, access: ALL, provider: 1, cookie };

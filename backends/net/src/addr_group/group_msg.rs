@@ -406,7 +406,7 @@ mod tests {
     }
 
     fn name(at: &Endpoint, block: u16) -> SocketPath {
-        SocketPath::of(&SocketDir::open().unwrap(), at, Holder::Block(block), Role::Messages)
+        SocketPath::new(&SocketDir::open().unwrap(), at, Holder::Block(block), Role::Messages)
     }
 
     /// Two packets of five bytes and one of one.

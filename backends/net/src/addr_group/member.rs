@@ -281,7 +281,7 @@ impl Member {
     }
 
     /// The socket that messages leave from.
-    fn from(&self) -> RawFd {
+    fn send_fd(&self) -> RawFd {
         self.sockets.first().and_then(Option::as_ref).map_or(-1, GroupSocket::fd)
     }
 
@@ -387,8 +387,8 @@ impl Member {
 
     fn send_to(&mut self, block: u16, message: &GroupMsg<'_>) -> Delivery {
         let name =
-            SocketPath::of(&self.socket_dir, &self.local, Holder::Block(block), Role::Messages);
-        let delivery = group_msg::send_to(self.from(), self.block, &name, message);
+            SocketPath::new(&self.socket_dir, &self.local, Holder::Block(block), Role::Messages);
+        let delivery = group_msg::send_to(self.send_fd(), self.block, &name, message);
         let (word, bit) = (usize::from(block / 64), 1 << (block % 64));
         if let Some(w) = self.known.get_mut(word) {
             if delivery == Delivery::NoOwner {

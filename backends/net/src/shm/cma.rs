@@ -38,7 +38,7 @@ pub(super) enum CmaError {
 impl PeerProcess {
     /// The process at the other end of a socket that was connected just now. `None`: it is another
     /// user's, or this system lacks the call.
-    pub(super) fn of(socket: RawFd) -> Option<PeerProcess> {
+    pub(super) fn from_socket(socket: RawFd) -> Option<PeerProcess> {
         // The order in which a copy's bytes become visible is known only on x86-64.
         if !cfg!(target_arch = "x86_64") {
             return None;

@@ -38,7 +38,7 @@ pub struct ShmBounds {
 
 impl ShmBounds {
     /// The bounds for a device with so many peers and regions: each link leads to a peer.
-    pub fn of(max_peer: u32, max_mr: u32) -> ShmBounds {
+    pub fn for_device(max_peer: u32, max_mr: u32) -> ShmBounds {
         ShmBounds {
             links: (max_peer as usize).clamp(LINKS_MIN, LINKS),
             shared: (max_mr as usize).min(SHARED),

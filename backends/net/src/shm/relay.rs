@@ -200,7 +200,7 @@ impl Relay {
         // Neither end takes descriptors.
         rights::refuse(theirs.as_fd());
         let ends = Ends { up: up_fd.into(), down: down_fd.into(), socket: theirs };
-        Ok((Relay::of(down, up, Foreign::fresh(ours)), ends))
+        Ok((Relay::new(down, up, Foreign::fresh(ours)), ends))
     }
 
     /// The session's end. `sizes`: bytes of either ring, as [`RINGS`]; `grow`: as the router made
@@ -211,10 +211,10 @@ impl Relay {
     pub fn open(ends: Ends, sizes: (u32, u32), grow: bool) -> Result<Relay> {
         let up = Ring::open(ends.up, sizes.0, LARGER.0, grow)?;
         let down = Ring::open(ends.down, sizes.1, LARGER.1, grow)?;
-        Ok(Relay::of(up, down, Foreign::fresh(ends.socket)))
+        Ok(Relay::new(up, down, Foreign::fresh(ends.socket)))
     }
 
-    fn of(out: Ring, from: Ring, socket: Foreign) -> Relay {
+    fn new(out: Ring, from: Ring, socket: Foreign) -> Relay {
         Relay {
             writer: Writer::new(out.first.place()),
             reader: Reader::new(from.first.place()),
@@ -596,7 +596,7 @@ impl Ring {
     fn create(size: u32, larger: u32, grow: bool) -> Result<(Ring, Fd)> {
         if grow {
             let (segments, fd) = Segment::create_growing(size as usize, larger as usize)?;
-            return Ok((Ring::of(segments), fd));
+            return Ok((Ring::growing(segments), fd));
         }
         let (first, fd) = Segment::create(size as usize)?;
         Ok((Ring { first, larger: None }, fd))
@@ -605,12 +605,12 @@ impl Ring {
     fn open(fd: OwnedFd, size: u32, larger: u32, grow: bool) -> Result<Ring> {
         let fd = fd.as_raw_fd();
         if grow {
-            return Segment::open_growing(fd, size as usize, larger as usize).map(Ring::of);
+            return Segment::open_growing(fd, size as usize, larger as usize).map(Ring::growing);
         }
         Ok(Ring { first: Segment::open(fd, size as usize)?, larger: None })
     }
 
-    fn of([first, larger]: [Segment; 2]) -> Ring {
+    fn growing([first, larger]: [Segment; 2]) -> Ring {
         Ring { first, larger: Some(larger) }
     }
 }
@@ -620,7 +620,7 @@ impl Ends {
     ///
     /// # Errors
     /// [`Error::Os`]`(EMFILE)`: some did not arrive, because this process may open no more.
-    pub fn of(fds: [Option<OwnedFd>; 3]) -> Result<Ends> {
+    pub fn from_descriptors(fds: [Option<OwnedFd>; 3]) -> Result<Ends> {
         let [Some(up), Some(down), Some(socket)] = fds else {
             return Err(Error::Os(libc::EMFILE));
         };

@@ -161,7 +161,7 @@ impl RingMap {
 
     /// Address of a position in the data. More than `size` bytes from there on are mapped.
     #[inline(always)]
-    fn at(&self, pos: u64) -> *mut u8 {
+    fn address_of(&self, pos: u64) -> *mut u8 {
         let off = CONTROL + (pos as usize & self.mask);
         // SAFETY: below CONTROL + size, and CONTROL + 2 * size bytes are mapped.
         unsafe { self.base.as_ptr().add(off) }
@@ -178,7 +178,7 @@ impl RingMap {
     fn length(&self, pos: u64) -> &Length {
         // SAFETY: positions are multiples of 64, so the word is aligned and inside the mapping; it
         // is an atomic.
-        unsafe { &*self.at(pos).cast::<Length>() }
+        unsafe { &*self.address_of(pos).cast::<Length>() }
     }
 }
 
@@ -255,7 +255,7 @@ impl Writer {
         // So the room of a small frame is a constant.
         let room = if want < most { most.min(self.free() as usize) } else { most };
         // SAFETY: the position is inside the mapping, FRAME_HEAD bytes behind it too.
-        let p = unsafe { self.place.at(self.head).add(FRAME_HEAD) };
+        let p = unsafe { self.place.address_of(self.head).add(FRAME_HEAD) };
         // SAFETY: behind the beginning of a mapping.
         Ok(Some((unsafe { NonNull::new_unchecked(p) }, room)))
     }
@@ -280,7 +280,7 @@ impl Writer {
         // The lines ahead lie in the cache of the reader's core, which read them a lap ago. For
         // long frames the processor itself recognises the stream of stores.
         if len <= SMALL {
-            let ahead = self.place.at(next.wrapping_add(AHEAD));
+            let ahead = self.place.address_of(next.wrapping_add(AHEAD));
             host::expect_write(ahead.expose_provenance() as u64);
         }
         address
@@ -346,7 +346,7 @@ impl Reader {
             return Err(BrokenRing);
         }
         // SAFETY: len + FRAME_HEAD <= size, and size bytes behind any position are mapped.
-        let p = unsafe { self.place.at(self.pos).add(FRAME_HEAD) };
+        let p = unsafe { self.place.address_of(self.pos).add(FRAME_HEAD) };
         // SAFETY: behind the beginning of a mapping.
         Ok(Some((unsafe { NonNull::new_unchecked(p) }, len)))
     }

@@ -273,22 +273,22 @@ impl SoftDevice {
     /// [`Error::StaleHandle`]: no engine has such a handle.
     #[inline(always)]
     pub fn engine_of(&self, h: Handle) -> Result<(&'static SoftEngine, Handle)> {
-        self.of(h).map(|(_, engine, h)| (engine, h))
+        self.resolve(h).map(|(_, engine, h)| (engine, h))
     }
 
     /// The engine whose number is in a handle, and the handle there.
     #[inline(always)]
-    fn of(&self, h: Handle) -> Result<(usize, &'static SoftEngine, Handle)> {
+    fn resolve(&self, h: Handle) -> Result<(usize, &'static SoftEngine, Handle)> {
         let k = ((h & self.number) >> NUMBER_SHIFT) as usize;
         match self.engines.get(k) {
-            Some(engine) => Ok((k, engine, self.inner(h))),
+            Some(engine) => Ok((k, engine, self.engine_handle(h))),
             None => Err(of_no_engine(h)),
         }
     }
 
     /// The engine's form of a handle that the program gave.
     #[inline(always)]
-    fn inner(&self, h: Handle) -> Handle {
+    fn engine_handle(&self, h: Handle) -> Handle {
         h & !self.number
     }
 
@@ -327,7 +327,7 @@ impl SoftDevice {
 
 /// The program's form of a handle of an engine.
 #[inline(always)]
-fn outer(k: usize, h: Handle) -> Handle {
+fn program_handle(k: usize, h: Handle) -> Handle {
     h | (k as u64) << NUMBER_SHIFT
 }
 

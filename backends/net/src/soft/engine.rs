@@ -286,7 +286,7 @@ fn port_of(state: Option<InterfaceState>, is_down: bool) -> DeviceAttr {
 impl SoftEngine {
     /// `Device::query`.
     pub(super) fn query(&self) -> Result<DeviceAttr> {
-        self.attributes(|last| InterfaceState::of(&self.local, last.interface))
+        self.attributes(|last| InterfaceState::read(&self.local, last.interface))
     }
 
     /// `Device::facts`.

@@ -142,7 +142,7 @@ impl SoftEngine {
     /// False: another thread is in the engine.
     fn end_in_order(&self, last: Last) -> bool {
         for _ in 0..LOCK_TRIES {
-            if let Some(mut held) = self.try_lock().map(ControlGuard::of) {
+            if let Some(mut held) = self.try_lock().map(ControlGuard::new) {
                 self.release_held(&mut held, None);
                 match last {
                     Last::Acks => self.drain_and_ack_locked(held, None),

@@ -50,7 +50,7 @@ impl Regions {
         }
         let key = Random::new(self.seed, ORDER_PURPOSE ^ (first as u64) << 48);
         let order = Shuffle::new(key, n.next_power_of_two().ilog2());
-        for i in (0..n.next_power_of_two()).map(|place| order.at(place)).filter(|i| *i < n) {
+        for i in (0..n.next_power_of_two()).map(|place| order.number_at(place)).filter(|i| *i < n) {
             self.append(first as u32 + i);
         }
     }

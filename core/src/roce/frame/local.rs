@@ -86,7 +86,7 @@ impl Transport {
         kind: QpKind,
         (from, mtu): (u32, u32),
     ) -> Option<Conn<'t>> {
-        let b = self.common.qp_of(qpn).and_then(|bi| self.within(s, bi))?;
+        let b = self.common.qp_of(qpn).and_then(|bi| self.loopback_conn(s, bi))?;
         takes_from(b.qp, kind, (from, mtu)).then_some(b)
     }
 
@@ -121,7 +121,7 @@ impl Transport {
             return false;
         }
         let run = match WRITE {
-            true if op.within(class_of_singles(DC)) != Opcode::RC_WRITE_ONLY => return false,
+            true if op.class_to_rc(class_of_singles(DC)) != Opcode::RC_WRITE_ONLY => return false,
             true => Run { kind: PacketKind::Write, has_imm: false, ..run },
             false => run,
         };
@@ -140,7 +140,7 @@ impl Transport {
             }
             bytes
         };
-        let bytes = packet_bytes(op.within(class_of_singles(DC)), len as usize);
+        let bytes = packet_bytes(op.class_to_rc(class_of_singles(DC)), len as usize);
 
         let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
         let Some(mut b) = b else { return false };
@@ -148,7 +148,7 @@ impl Transport {
             return false;
         }
 
-        let Some(mut a) = self.within(s, qi) else { return false };
+        let Some(mut a) = self.loopback_conn(s, qi) else { return false };
         let (bytes, charge) = (bytes as u64, Charge::Free);
         let sent = Departed { psn, psns: 1, packets: 1, bytes, charge };
         let code =
@@ -196,7 +196,7 @@ impl Transport {
         // A completion without room would need its slot. The completion of the receive may take an
         // entry of the same CQ before it.
         if signaled {
-            let scq = CqSide::of(s, &common.key, &mut common.cqs, qp.scq);
+            let scq = CqSide::find(s, &common.key, &mut common.cqs, qp.scq);
             if !scq.is_some_and(|scq| scq.has_room_for(if WRITE { 1 } else { 2 })) {
                 return false;
             }
@@ -281,8 +281,9 @@ impl Transport {
             dma_len: len,
             ..Run::new(class, PacketKind::ReadRequest, qp.attr.dest_qp_num, psn)
         };
-        let request = packet_bytes(Opcode::RC_READ_REQUEST.of(class), 0) as u64;
-        let answer = packet_bytes(Opcode::RC_READ_RESPONSE_ONLY.of(class), bytes.len()) as u64;
+        let request = packet_bytes(Opcode::RC_READ_REQUEST.rc_to_class(class), 0) as u64;
+        let answer =
+            packet_bytes(Opcode::RC_READ_RESPONSE_ONLY.rc_to_class(class), bytes.len()) as u64;
 
         let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
         let Some(mut b) = b else { return false };
@@ -298,7 +299,7 @@ impl Transport {
         b.qp.conn.resp.pkts_since_ack = 0;
         b.count_sent(1, answer);
 
-        let Some(mut a) = self.within(s, qi) else { return false };
+        let Some(mut a) = self.loopback_conn(s, qi) else { return false };
         let sent = Departed { psn, psns: 1, packets: 1, bytes: request, charge: Charge::Free };
         a.end_local(&mut sq, index, &sent, answer, wc_opcode::RDMA_READ);
         true

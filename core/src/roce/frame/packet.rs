@@ -69,7 +69,7 @@ impl Transport {
         let Some((rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
         let bth = Bth::parse(header);
         let single = matches!(
-            bth.opcode.within(class_of_singles(DC)),
+            bth.opcode.class_to_rc(class_of_singles(DC)),
             Opcode::RC_SEND_ONLY
                 | Opcode::RC_ACK
                 | Opcode::RC_WRITE_ONLY

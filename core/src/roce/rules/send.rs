@@ -120,7 +120,7 @@ impl Qp {
         let opcode = u32::from(wqe.opcode);
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
         let class = class_of_singles(DC);
-        let op = single_opcode(wqe.opcode as u8, is_write).of(class);
+        let op = single_opcode(wqe.opcode as u8, is_write).rc_to_class(class);
         let run = Run {
             solicited: wqe.is_solicited(),
             ack_req: true,

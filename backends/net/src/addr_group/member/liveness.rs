@@ -37,7 +37,7 @@ impl Member {
                 return;
             }
             // A member with several blocks listens at the first of them.
-            let Ok(fd) = connect(&SocketPath::of(
+            let Ok(fd) = connect(&SocketPath::new(
                 &self.socket_dir,
                 &self.local,
                 Holder::Block(block),

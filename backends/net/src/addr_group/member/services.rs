@@ -18,14 +18,14 @@ impl Member {
         port: u16,
         packets: &Packets<'_>,
     ) -> bool {
-        let name = SocketPath::of(
+        let name = SocketPath::new(
             &self.socket_dir,
             &self.local,
             Holder::Service(port_space, port),
             Role::Messages,
         );
         let delivery =
-            group_msg::send_to(self.from(), self.block, &name, &GroupMsg::Packets(*packets));
+            group_msg::send_to(self.send_fd(), self.block, &name, &GroupMsg::Packets(*packets));
         self.count_forwarded(delivery, packets)
     }
 

@@ -53,7 +53,7 @@ pub(super) unsafe fn records(
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { each(frame, len, first, from, &mut to.again()) }
+    unsafe { place_each(frame, len, first, from, &mut to.again()) }
 }
 
 /// [`records`] one by one. `first`: what [`Records::take_short`] has taken of the first; 0: it was
@@ -63,7 +63,7 @@ pub(super) unsafe fn records(
 /// As for [`records`].
 #[cold]
 #[inline(never)]
-unsafe fn each(
+unsafe fn place_each(
     frame: NonNull<u8>,
     mut len: usize,
     first: usize,

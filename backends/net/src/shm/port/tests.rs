@@ -309,7 +309,7 @@ fn a_listener_wakes_sleepers_again_after_a_time_without_descriptors() {
 #[test]
 fn who_connects_and_says_nothing_keeps_no_place() {
     let mut b = end(44);
-    let name = SocketPath::of(&SocketDir::open().unwrap(), &b.at, Holder::Address, Role::Links);
+    let name = SocketPath::new(&SocketDir::open().unwrap(), &b.at, Holder::Address, Role::Links);
     let silent: Vec<_> = (0..LINKS)
         .map_while(|n| {
             let fd = crate::local::connect(&name).ok()?;

@@ -79,7 +79,7 @@ impl ShmPort {
         self.link(to, block, None, waiter, || {
             let holder = block.map_or(Holder::Address, Holder::Block);
             connect_link(
-                &SocketPath::of(&socket_dir, to, holder, Role::Links),
+                &SocketPath::new(&socket_dir, to, holder, Role::Links),
                 &local,
                 LINK_RING_BYTES,
             )
@@ -106,7 +106,7 @@ impl ShmPort {
         waiter.add_socket(socket.fd())?;
         // Between tenants of a router memory is never granted by address.
         let by_address = self.by_address && brokered.is_none();
-        let process = if by_address { PeerProcess::of(socket.fd()) } else { None };
+        let process = if by_address { PeerProcess::from_socket(socket.fd()) } else { None };
         self.out[i] = Some(Outbound {
             to: *to,
             block,

@@ -374,7 +374,7 @@ impl OtherTables for SoftDevice {
         for (_, engine) in self.engines.numbered().filter(|(k, _)| *k != own) {
             let Some(held) = engine.try_lock() else { return false };
             // There is room for each.
-            let _ = all.push(ControlGuard::of(held));
+            let _ = all.push(ControlGuard::new(held));
         }
         all.iter_mut().for_each(|held| change(held.regions()));
         true

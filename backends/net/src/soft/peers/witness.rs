@@ -50,7 +50,7 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
         };
         let left = |qpn| {
             let block = (qpn / QPN_UNIT) as u16;
-            port.member.as_ref()?.receipts_of(&endpoint(&peer), block, false)?.of(qpn)
+            port.member.as_ref()?.receipts_of(&endpoint(&peer), block, false)?.find(qpn)
         };
         if let Some(psn) = dest_qpn.filter(|_| path == Path::Port).and_then(left) {
             g.take_receipt(now, qi, psn);

@@ -21,7 +21,7 @@ fn lost(port: &mut ShmPort) -> Option<(u16, bool)> {
 }
 
 fn end() -> End {
-    let bounds = ShmBounds::of(4, 4);
+    let bounds = ShmBounds::for_device(4, 4);
     let memory = Map::new(ShmPort::memsize(&bounds)).unwrap();
     // SAFETY: the map is ours, and is dropped after the port.
     let port = unsafe {
