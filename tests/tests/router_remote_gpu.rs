@@ -3,7 +3,7 @@
 
 use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::{access, Handle};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Error;
 use gdrcore_cuda::device::Device as GpuDevice;
 use gdrcore_cuda::memory::{self, AllocationKind, Shared};
 use gdrcore_net::reason;
@@ -12,7 +12,8 @@ use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_tests::cuda::{self, alone, Driver};
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::wait_for;
-use gdrcore_tests::router::{number, Router};
+use gdrcore_tests::remote::{open, pair_on, wait_until_empty};
+use gdrcore_tests::router::{words, Router};
 use gdrcore_tests::soft::address;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -29,14 +30,11 @@ fn name() -> String {
 
 /// Two tenants on a device of the router, which has `more` in its table.
 fn start(last: u8, more: &str) -> Router {
-    let device = address(last);
-    let tenant =
-        |name: &str| format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{device}\"\n");
     let mut environment = vec![("FAKECUDA_DEVICES", "0000:b7:00.0,0001:3b:00.0")];
     if cuda::driver() == Driver::Fake {
         environment.push(("LD_LIBRARY_PATH", cuda::fake().to_str().expect("a plain path")));
     }
-    let policy = format!("[router]\n{more}\n{}{}", tenant("a"), tenant("b"));
+    let policy = format!("[router]\n{more}\n{}", pair_on(&address(last)));
     Router::start_in(&policy, &[], &environment)
 }
 
@@ -79,16 +77,6 @@ impl Buffer {
         memory::copy_out(self.at, &mut bytes).expect("copy_out");
         bytes
     }
-}
-
-fn open(router: &Router, name: &str) -> RemoteDevice {
-    RemoteDevice::open(&router.device(name)).expect("a remote device")
-}
-
-fn wait_until_empty(router: &Router) {
-    wait_for(60, "objects stay on the device", || {
-        number(&router.ask("status").output, "objects") == Some(0)
-    });
 }
 
 /// Bytes go to GPU memory of the other tenant and back.
@@ -134,12 +122,6 @@ fn peers_reach_gpu_memory_that_the_router_has_by_descriptor() {
     drop((x, y));
     wait_until_empty(&router);
     memory::free(gpu.at).expect("free");
-}
-
-fn words<T>(refused: Result<T>) -> (Error, String) {
-    let Err(e) = refused else { panic!("it is allowed") };
-    reason::note_returned(e);
-    (e, reason::with_text(|words| words.to_string()))
 }
 
 #[test]
