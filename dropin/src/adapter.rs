@@ -169,7 +169,7 @@ pub fn places() -> Vec<UsableAddress> {
         Ok(None) => {
             addresses().into_iter().map(|(endpoint, ifindex)| (endpoint, ifindex, None)).collect()
         }
-        // The process must not reach its peers by any other path than the requested one.
+        // The process must reach its peers by the requested path alone.
         Err(_) => Vec::new(),
     }
 }

@@ -184,8 +184,8 @@ impl Cq {
         ends
     }
 
-    /// A poll ends early: what it has left counts as completed just behind it, so that a CQ that
-    /// was armed meanwhile has its event.
+    /// A poll has ended early. The completions that it left count as new, so that a CQ that was
+    /// armed meanwhile raises its event.
     fn end_early(&self) {
         weak::count_short_poll();
         // A forked child has no device; its polls have failed.

@@ -65,8 +65,8 @@ pub trait EventTarget {
         None
     }
 
-    /// Whether nothing has asked this before of the queue pair with this number. `None`: this is
-    /// another object.
+    /// Whether this is the first such question about the queue pair with this number. `None`: this
+    /// is another object.
     fn is_first_failure(&self, _number: u32) -> Option<bool> {
         None
     }

@@ -6,8 +6,8 @@
 //! [`call_watched`]. Where a program gets a function's address, the wrapper stands in place of the
 //! function: in the table by which the exported names jump (`symbols`), in the tables of a context
 //! (`ops_table`), in extended QPs and CQs, in device memory. librdmacm's calls are commands to the
-//! kernel, which [`command`] sees. Without a request for it none of these places is touched: a call
-//! costs what it costs without this module.
+//! kernel, which [`command`] sees. If the environment requests nothing, none of these places is
+//! touched, and a call costs nothing more.
 //!
 //! [`call_watched`] is the place for what acts before a call, such as a fault that answers it
 //! ([`call_faults`]), and for what looks at its result.
@@ -218,8 +218,8 @@ pub fn wrap_qp(qp: &mut ibv_qp_ex) {
     }
 }
 
-/// The functions of a new extended CQ. Those that read the fields of a completion are not wrapped:
-/// the call that took the completion shows it.
+/// The functions of a new extended CQ. Functions that read fields of a completion are not wrapped,
+/// because the call that took the completion shows it.
 pub fn wrap_cq(cq: &mut ibv_cq_ex) {
     if !is_on() {
         return;

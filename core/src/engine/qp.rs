@@ -120,8 +120,8 @@ impl Inner {
         }
     }
 
-    /// Whether every request that was posted to a QP has its completion. What waits in an SRQ is
-    /// not the QP's.
+    /// Whether every request that was posted to a QP has its completion. Requests in an SRQ are not
+    /// the QP's.
     fn is_flushed(&self, s: &Shared, qi: usize) -> bool {
         let t = &self.transport;
         let q = &t.qps[qi];

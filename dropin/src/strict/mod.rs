@@ -72,8 +72,8 @@ pub fn call_checked(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) 
     }
 }
 
-/// The events of an object that a call ends which are not acknowledged for long: another thread may
-/// be between taking one and acknowledging it.
+/// The events of an object that a call ends, if they stay unacknowledged for a while. Another
+/// thread may have just taken one and be about to acknowledge it.
 fn late_acks(call: &Call, object: usize) -> Option<(&'static str, u32)> {
     let mut missing = missing_acks(call, object)?;
     let _inside = Inside::enter()?;

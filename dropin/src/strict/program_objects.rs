@@ -110,7 +110,7 @@ pub fn made_by(call: &Call) -> Option<Arg> {
     }
 }
 
-/// What a call destroys: its first argument, and the key that ends with it.
+/// The object that a call destroys: its first argument, and the key that ends with it.
 pub fn ended_by(call: &Call, at: usize) -> Option<(Ends, Option<Rkey>)> {
     let of = |what| Some((what, None));
     match call.name {
@@ -147,7 +147,8 @@ pub fn words(kind: Arg, at: usize) -> String {
     }
 }
 
-/// The events of an object that a call is about to end which were taken and are not acknowledged.
+/// The number of events of an object, which a call is about to end, that were taken and not
+/// acknowledged.
 pub fn missing_acks(call: &Call, at: usize) -> Option<(&'static str, u32)> {
     // SAFETY: null, or the program's objects, which live until the call.
     let (what, n) = unsafe {

@@ -53,7 +53,7 @@ fn device(w: &mut Words<'_>, kind: Arg, at: usize) {
     }
 }
 
-/// The struct at an address by `print`, or the address if it cannot be read.
+/// Prints the struct at an address with `print`, or the address itself if it cannot be read.
 fn show<T: crate::peek::Bits>(w: &mut Words<'_>, at: usize, print: impl FnOnce(&mut Words<'_>, T)) {
     match peek::<T>(at) {
         Some(value) => print(w, value),

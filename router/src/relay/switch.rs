@@ -43,7 +43,7 @@ struct Session {
     outside: Option<Arc<Outside>>,
 }
 
-/// A port that a session listens at; by network, address, port space and port.
+/// A port at which a session listens: the key is network, address, port space and port.
 type Listen = ((u32, [u8; 16], u16, u16), u16);
 
 /// The destination of a packet.

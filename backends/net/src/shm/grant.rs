@@ -17,7 +17,7 @@
 //! processes that the link trusts.
 //!
 //! A grant *by address* (`cma`) has no descriptor: the writer copies to the address in the owner's
-//! process, by a system call. All else is the same. Both ends must enable it; the owner grants by
+//! process, by a system call. Nothing else differs. Both ends must enable it; the owner grants by
 //! address only if the request was by address.
 
 use super::cma::{CmaError, PeerProcess};

@@ -30,7 +30,8 @@ pub struct Listener {
 }
 
 impl Drop for Listener {
-    /// Takes the waiting connections: the end of the listener would close the descriptors in them.
+    /// Takes the waiting connections, because the listener's end would close the descriptors in
+    /// them.
     fn drop(&mut self) {
         // SAFETY: no pointers. From here on nobody connects.
         unsafe { libc::shutdown(self.fd.raw(), libc::SHUT_RDWR) };

@@ -1,5 +1,5 @@
-//! The rings between a session and its router, for traffic that involves more than the two ends of
-//! a link: datagrams, messages of the connection manager, and all else that is sent as packets.
+//! The rings between a session and its router, for what a link between two ends does not carry:
+//! datagrams, messages of the connection manager, and any other packets.
 //!
 //! The router makes two segments, one for each direction, and a socket for wake-ups. A frame is one
 //! packet, or several for one address:
@@ -41,11 +41,11 @@ pub const HEAD: usize = 24;
 pub const PACKET_MAX: usize = 4096 + 128;
 /// Most bytes of a frame.
 pub const FRAME_MAX: usize = HEAD + PACKET_MAX;
-/// Bytes of the ring towards the router, and of the ring from it. If the first is full, only the
-/// session waits; the second limits the data that its peers may have in flight.
+/// Bytes of the ring towards the router, and of the ring from it. A full first ring delays the
+/// session alone. The second ring limits what its peers may have in flight.
 pub const RINGS: (u32, u32) = (128 << 10, 256 << 10);
-/// Bytes of the larger rings. The second holds a peer's window of a MiB with all headers: otherwise
-/// the end of a window would be lost.
+/// Bytes of the larger rings. The second holds a peer's window of a MiB with all headers. In a
+/// smaller ring the end of a window would be lost.
 pub const LARGER: (u32, u32) = (1 << 20, 2 << 20);
 /// Flag of a frame: its receiver is too slow.
 const CONGESTED: u8 = 1;
@@ -135,10 +135,10 @@ pub enum Put {
 
 /// One end of both rings. One thread at a time; nothing waits.
 ///
-/// A ring that is half full again and again, or that has no room for a frame of the router, moves
-/// to larger memory, if both ends support that. With more data in flight a session, its router and
-/// its peers each run longer before another one must run, if they share cores. A session with
-/// little data in flight keeps small rings.
+/// If both ends support it, a ring moves to larger memory when it is half full again and again, or
+/// has no room for a frame of the router. More data can then be in flight, so that a session, its
+/// router and its peers change less often on a core that they share. A session with little data in
+/// flight keeps small rings.
 #[derive(Debug)]
 pub struct Relay {
     writer: Writer,
@@ -394,7 +394,7 @@ impl Relay {
             let half = self.writer.half();
             let room = self.writer.room(want, half.max(most))?;
             let room = room.map(|(at, free)| (at, free, free < half));
-            // A frame without room is lost, and a loss slows its sender for long.
+            // A frame that finds no room is lost, which slows its sender for long.
             if matches!(room, Some((.., false))) || !self.grow(room.is_none())? {
                 return Ok(room);
             }
@@ -412,7 +412,7 @@ impl Relay {
         }
         growth.laps += 1;
         if growth.laps < LAPS && !at_once {
-            // Three quarters of the ring: from half full it fills up at most.
+            // Three quarters of the ring: half is full now, and at most the rest becomes full.
             growth.next = at + self.writer.half() as u64 * 3 / 2;
             return Ok(false);
         }

@@ -199,8 +199,9 @@ fn limit(tail: u64, size: usize) -> u64 {
 pub struct Writer {
     place: RingMap,
     head: u64,
-    /// Where the next frame must end, by the tail that was last read: the frame's own head and the
-    /// head of the next one, whose length is zeroed first, have room behind that.
+    /// The position at which the next frame must end, by the tail that was last read. Behind it
+    /// there is room for the frame's own head, and for the head of the next frame, whose length is
+    /// zeroed first.
     limit: u64,
     /// Where [`Writer::prepare`] has zeroed a length.
     zeroed: u64,

@@ -149,8 +149,8 @@ impl SoftEngine {
 
 /// Data: posts of other shapes, and polls that find nothing.
 impl SoftEngine {
-    /// Posts what is not one plain request to the peer of an RC or UC QP. Most such posts are plain
-    /// requests to a DCI.
+    /// Posts anything but one plain request to the peer of an RC or UC QP. Most such posts are
+    /// plain requests to a DCI.
     ///
     /// # Safety
     /// That of `Device::post_send`.

@@ -75,8 +75,8 @@ pub(super) fn remove(device: &SoftEngine) {
     }
 }
 
-/// Whether the memory of a device still holds it, and is of this process: before it exits, a
-/// program may free or unmap the memory of a context that it has not closed.
+/// Whether a device is still in its memory, and is this process's. A program may free or unmap the
+/// memory of a context that it has not closed, and then exit.
 fn is_there(at: *const SoftEngine) -> bool {
     let guard = at.wrapping_byte_add(core::mem::offset_of!(SoftEngine, fork));
     let mut word = [0; size_of::<ForkGuard>()];

@@ -66,8 +66,8 @@ impl Frame for OpenFrame<'_> {
 }
 
 impl ShmPort {
-    /// The link to the owner of a block of QPNs at an address, or (`None`) to the holder of the
-    /// address's own name; made if there is none. It can be written at once.
+    /// The link to the owner of a block of QPNs at an address; `None`: to the holder of the
+    /// address's own name. A new link is made if there is none, and can be written at once.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: no process of this host listens there; [`Error::Access`]: a process of
@@ -146,7 +146,8 @@ impl ShmPort {
     }
 
     /// Room for the next frame of a link, and the other end's memory that is mapped here. `None`:
-    /// its ring is full, and its socket will be readable when there is room; or the link is gone.
+    /// the link is gone, or its ring is full. The socket of a full ring becomes readable when there
+    /// is room.
     #[inline]
     pub fn room(&mut self, link: u16) -> Option<(&mut [u8], &mut dyn PeerMemory)> {
         let i = usize::from(link);

@@ -98,7 +98,7 @@ impl SoftDevice {
         engine.poll_found(index, shared, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
-    /// `Device::take_completions`; of a CQ of several engines as `Device::poll_cq`.
+    /// `Device::take_completions`. A CQ of several engines is polled as by `Device::poll_cq`.
     ///
     /// # Errors
     /// As there.

@@ -259,8 +259,8 @@ impl SoftDevice {
             Ok(engine)
         })?;
         self.with_all(|all| {
-            // While all locks are held nobody binds a window of type 1. So a binding is in the
-            // engines that are copied, or comes later and reaches this engine, too.
+            // While all locks are held nobody binds a window of type 1. So each binding is either
+            // copied with the engines, or comes later and reaches this engine, too.
             engine.lock_control().adopt_bindings(&all[0]);
             self.engines.put(k, engine);
             Ok(())

@@ -6,7 +6,7 @@ use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::verbs::types::Handle;
 use std::sync::OnceLock;
 
-/// Where the device delivers its events, and what each engine delivers its own to.
+/// The receiver of a device's events, and the receiver of each engine's, which passes them on.
 pub(super) type Sinks = OnceLock<(&'static dyn EventSink, heapless::Vec<OuterSink, MAX_ENGINES>)>;
 
 /// Passes the events of one engine on.
