@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Bth, Class, Kind, Opcode, Psn, Qpn, Syndrome};
+use gdrcore_core::wire::{Bth, Class, Opcode, PacketKind, Psn, Qpn, Syndrome};
 
 /// Runs of one packet and their payloads.
 fn packets() -> [(&'static str, Run, &'static [u8]); 3] {
     let run = |kind| Run::new(Class::Rc, kind, 17, Psn::new(1));
-    let ack = Run { syndrome: Syndrome::ACK.byte(), msn: 3, ..run(Kind::Ack) };
-    let write = Run { va: 0x7F00_0000_1000, rkey: 0x1234, dma_len: 64, ..run(Kind::Write) };
-    let middle = Run { first: false, last: false, ..run(Kind::Send) };
+    let ack = Run { syndrome: Syndrome::ACK.byte(), msn: 3, ..run(PacketKind::Ack) };
+    let write = Run { va: 0x7F00_0000_1000, rkey: 0x1234, dma_len: 64, ..run(PacketKind::Write) };
+    let middle = Run { first: false, last: false, ..run(PacketKind::Send) };
     [("ack", ack, &[]), ("write 64", write, &[7; 64]), ("send 1024", middle, &[7; 1024])]
 }
 

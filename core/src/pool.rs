@@ -23,21 +23,21 @@ const NIL: u32 = u32::MAX;
 
 /// The handle of an object, in the object: a thread that was given one finds both by one look-up.
 /// [`Pool`] decides which handles live, and the engine keeps this in step.
-pub struct Name(AtomicU64);
+pub struct LiveHandle(AtomicU64);
 
 /// No table is so large that a handle with this index finds an object.
 const NAMELESS: Handle = u64::MAX;
 
-impl Default for Name {
-    fn default() -> Name {
-        Name::NONE
+impl Default for LiveHandle {
+    fn default() -> LiveHandle {
+        LiveHandle::NONE
     }
 }
 
-impl Name {
+impl LiveHandle {
     /// That of an object without a handle.
     #[allow(clippy::declare_interior_mutable_const)] // a value to begin with
-    pub(crate) const NONE: Name = Name(AtomicU64::new(NAMELESS));
+    pub(crate) const NONE: LiveHandle = LiveHandle(AtomicU64::new(NAMELESS));
 
     /// Whether the object lives, and this is its handle. A thread that gets true sees what was
     /// written before it had the name.

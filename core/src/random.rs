@@ -33,11 +33,11 @@ impl Random {
     /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.count = self.count.wrapping_add(1);
-        self.of(&[self.count])
+        self.hash(&[self.count])
     }
 
     /// A keyed hash of some words: the same each time, and unpredictable without the seed.
-    pub fn of(&self, words: &[u64]) -> u64 {
+    pub fn hash(&self, words: &[u64]) -> u64 {
         let mut hash = SipHasher13::new_with_keys(self.k0, self.k1);
         words.iter().for_each(|&word| hash.write_u64(word));
         hash.finish()
@@ -68,9 +68,11 @@ impl Shuffle {
         for k in 0..ROUNDS {
             let round = if back { ROUNDS - 1 - k } else { k };
             if back {
-                (left, right) = (right ^ (self.key.of(&[round, left.into()]) as u32 & mask), left);
+                (left, right) =
+                    (right ^ (self.key.hash(&[round, left.into()]) as u32 & mask), left);
             } else {
-                (left, right) = (right, left ^ (self.key.of(&[round, right.into()]) as u32 & mask));
+                (left, right) =
+                    (right, left ^ (self.key.hash(&[round, right.into()]) as u32 & mask));
             }
         }
         left << self.half | right
@@ -89,7 +91,7 @@ impl Shuffle {
     }
 
     /// The number at a place of the permutation.
-    pub fn at(&self, place: u32) -> u32 {
+    pub fn number_at(&self, place: u32) -> u32 {
         self.walk(place, false)
     }
 
@@ -109,20 +111,20 @@ mod tests {
     fn a_shuffle_holds_every_number_once_and_goes_back() {
         for bits in 0..=11 {
             let order = Shuffle::new(Random::new(7, 1), bits);
-            let all: Vec<u32> = (0..1 << bits).map(|p| order.at(p)).collect();
+            let all: Vec<u32> = (0..1 << bits).map(|p| order.number_at(p)).collect();
             assert!(all.iter().all(|&n| n < 1 << bits), "{bits} bits");
             assert_eq!(all.iter().collect::<HashSet<_>>().len(), 1 << bits, "{bits} bits");
             assert!((0..1 << bits).all(|p| order.place_of(all[p as usize]) == p), "{bits} bits");
         }
         let order = Shuffle::new(Random::new(7, 1), 24);
-        assert!((0..1000).all(|k| order.place_of(order.at(k * 16_777)) == k * 16_777));
+        assert!((0..1000).all(|k| order.place_of(order.number_at(k * 16_777)) == k * 16_777));
     }
 
     #[test]
     fn seeds_and_purposes_have_orders_and_numbers_of_their_own() {
         let order = |seed, purpose| {
             let s = Shuffle::new(Random::new(seed, purpose), 14);
-            (0..64).map(|p| s.at(p)).collect::<Vec<_>>()
+            (0..64).map(|p| s.number_at(p)).collect::<Vec<_>>()
         };
         assert_eq!(order(1, 1), order(1, 1));
         assert_ne!(order(1, 1), order(2, 1));
@@ -133,8 +135,8 @@ mod tests {
         let (mut a, mut b) = (Random::new(1, 1), Random::new(1, 2));
         assert_ne!(a.draw(), b.draw());
         assert_ne!(a.draw(), a.draw());
-        assert_ne!(a.of(&[1, 2]), a.of(&[2, 1]));
+        assert_ne!(a.hash(&[1, 2]), a.hash(&[2, 1]));
         // A list of words and a longer one with zeroes behind are not the same.
-        assert_ne!(a.of(&[1]), a.of(&[1, 0]));
+        assert_ne!(a.hash(&[1]), a.hash(&[1, 0]));
     }
 }

@@ -55,14 +55,14 @@ impl Receipts {
     }
 
     /// The receipt of a QP.
-    pub fn of(&self, qpn: u32) -> Option<Psn> {
+    pub fn find(&self, qpn: u32) -> Option<Psn> {
         let word = self.place(qpn).load(Ordering::Acquire);
         (word as u32 == qpn).then(|| Psn::new((word >> 32) as u32))
     }
 
     /// Removes the receipt of a QP: a connection begins, whose PSNs may be those of the last one.
     pub fn forget(&self, qpn: u32) {
-        if self.of(qpn).is_some() {
+        if self.find(qpn).is_some() {
             self.place(qpn).store(0, Ordering::Relaxed);
         }
     }
@@ -113,16 +113,16 @@ mod tests {
     #[test]
     fn a_place_has_the_receipt_of_one_queue_pair() {
         let receipts = Receipts::default();
-        assert_eq!(receipts.of(17), None);
+        assert_eq!(receipts.find(17), None);
         assert_eq!([5, 6].map(|psn| receipts.leave(17, Psn::new(psn))), [0, 0]);
-        assert_eq!(receipts.of(17), Some(Psn::new(6)));
+        assert_eq!(receipts.find(17), Some(Psn::new(6)));
         let other = 17 + RECEIPTS as u32;
         receipts.forget(other);
-        assert_eq!((receipts.of(other), receipts.of(17)), (None, Some(Psn::new(6))));
+        assert_eq!((receipts.find(other), receipts.find(17)), (None, Some(Psn::new(6))));
         assert_eq!(receipts.leave(other, Psn::new(0)), 17, "the former one's ACK is due");
-        assert_eq!((receipts.of(other), receipts.of(17)), (Some(Psn::new(0)), None));
+        assert_eq!((receipts.find(other), receipts.find(17)), (Some(Psn::new(0)), None));
         receipts.forget(other);
-        assert_eq!(receipts.of(other), None);
+        assert_eq!(receipts.find(other), None);
         assert_eq!(receipts.leave(17, Psn::new(7)), 0, "the place was empty");
     }
 }

@@ -22,7 +22,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::arena::Region;
 use crate::error::{Error, Result};
-use crate::pool::Name;
+use crate::pool::LiveHandle;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::verbs::types::Sge;
 
@@ -49,7 +49,7 @@ pub struct SlotRing<H> {
     capacity: AtomicU32,
     /// The handle of an object that is found together with this ring (a CQ). It is here because
     /// this cache line has room, and a poll reads the line.
-    pub name: Name,
+    pub name: LiveHandle,
     producing: CachePadded<RingEnd>,
     consuming: CachePadded<RingEnd>,
     #[cfg(loom)]
@@ -76,7 +76,7 @@ impl<H> SlotRing<H> {
             base: AtomicPtr::new(ptr::null_mut()),
             stride: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
-            name: Name::NONE,
+            name: LiveHandle::NONE,
             producing: end(),
             consuming: end(),
             headers: PhantomData,
@@ -93,7 +93,7 @@ impl<H> SlotRing<H> {
             base: AtomicPtr::new(core::ptr::null_mut()),
             stride: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
-            name: Name::NONE,
+            name: LiveHandle::NONE,
             producing: end(),
             consuming: end(),
             shadow: Shadow::default(),

@@ -103,7 +103,7 @@ impl Adapter {
 
     /// The state of the interface with its address; `None`: unknown, as behind a router.
     pub fn link(&self) -> Option<InterfaceState> {
-        InterfaceState::of(&self.endpoint, self.ifindex).filter(|_| self.router.is_none())
+        InterfaceState::read(&self.endpoint, self.ifindex).filter(|_| self.router.is_none())
     }
 
     /// The name by which its device is opened.
@@ -135,7 +135,7 @@ impl Adapter {
     ///
     /// # Safety
     /// `device` came from `ibv_get_device_list`.
-    pub unsafe fn of(device: *const ibv_device) -> &'static Adapter {
+    pub unsafe fn from_ptr(device: *const ibv_device) -> &'static Adapter {
         const {
             assert!(offset_of!(Adapter, ibv) == 0);
             assert!(offset_of!(Adapter, behind) == size_of::<ibv_device>());
@@ -169,7 +169,7 @@ pub fn places() -> Vec<UsableAddress> {
         Ok(None) => {
             addresses().into_iter().map(|(endpoint, ifindex)| (endpoint, ifindex, None)).collect()
         }
-        // The process must not reach its peers by any other path than the requested one.
+        // The process must reach its peers by the requested path alone.
         Err(_) => Vec::new(),
     }
 }
@@ -205,7 +205,7 @@ fn is_loopback(e: &Endpoint) -> bool {
 /// cannot hold.
 fn of_this_machine() -> Vec<(Endpoint, u32)> {
     let mut found: Vec<(Endpoint, u32)> = Vec::new();
-    interfaces::each(|i| {
+    interfaces::for_each(|i| {
         let Some(endpoint) = i.at.filter(|at| i.is_up() && at.is_unicast()) else { return };
         let link_local = endpoint.ip[..2] == [0xfe, 0x80];
         if !link_local && found.iter().all(|(e, _)| *e != endpoint) {

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::gids;
 use crate::hca::Hca;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, out, Verb};
@@ -71,7 +71,7 @@ pub struct VectorExtras {
 
 impl VectorExtras {
     /// The fields of a vector that [`vector`] has accepted.
-    pub fn of(a: &ibv_ah_attr) -> VectorExtras {
+    pub fn from_attr(a: &ibv_ah_attr) -> VectorExtras {
         VectorExtras { sgid_index: a.grh.sgid_index, dlid: (a.is_global == 0).then_some(a.dlid) }
     }
 
@@ -110,14 +110,14 @@ pub fn attr(v: &AhAttr, extras: VectorExtras) -> ibv_ah_attr {
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     Verb("ibv_create_ah").pointer((|| {
         // SAFETY: the program's pointers.
-        let (p, attr) = unsafe { (Pd::of(pd)?, object(attr)?) };
+        let (p, attr) = unsafe { (Pd::from_ptr(pd)?, object(attr)?) };
         // SAFETY: a context outlives its domains.
-        let to = vector(attr, unsafe { Context::of((*pd).context)? }.adapter)?;
+        let to = vector(attr, unsafe { Context::from_ptr((*pd).context)? }.adapter)?;
         let handle = p.hca.make(0, |d| d.ah_create(p.handle, &to))?;
         let domain = p.hold();
         // SAFETY: checked above.
         let context = unsafe { (*pd).context };
-        let number = ObjectNumber::new(Kind::Ah, p.hca);
+        let number = ObjectNumber::new(ObjectKind::Ah, p.hca);
         let ibv = ibv_ah { context, pd, handle: number.get() };
         Ok(Box::into_raw(Box::new(Ah { ibv, _number: number, hca: p.hca, handle, domain })).cast())
     })())
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn init_ah_from_wc(
     Verb("ibv_init_ah_from_wc").number((|| {
         // SAFETY: the program's pointers.
         unsafe {
-            Context::of(context)?;
+            Context::from_ptr(context)?;
             *out(attr)? = answer(port, wc, header)?;
         }
         Ok(0)
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn resolve_eth_l2(
 ) -> c_int {
     Verb("ibv_resolve_eth_l2").number((|| {
         // SAFETY: the program's pointers.
-        let (c, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        let (c, attr) = unsafe { (Context::from_ptr(context)?, object(attr)?) };
         vector(attr, c.adapter)?;
         // SAFETY: as above.
         unsafe {

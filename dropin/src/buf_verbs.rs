@@ -31,7 +31,7 @@ pub unsafe extern "C" fn alloc_buf(
 ) -> *mut c_void {
     Verb("ibv_alloc_buf").pointer((|| {
         // SAFETY: the program's pointers.
-        let (domain, out) = unsafe { (Pd::of(pd)?, buf.as_mut()) };
+        let (domain, out) = unsafe { (Pd::from_ptr(pd)?, buf.as_mut()) };
         let out = out.ok_or_else(|| refuse!(Invalid, "buf: the pointer to it is NULL"))?;
         let whole = size.checked_next_multiple_of(page_size()).filter(|_| size > 0);
         let whole = whole.ok_or_else(|| {

@@ -4,7 +4,7 @@
 //! --search-faults` all calls are counted, too.
 //!
 //! # Thread rule
-//! Any thread. The calls of all threads of the process have one order, in which they come here.
+//! Any thread. The order in which calls come here is the order of the process's calls.
 
 use crate::env;
 use crate::verb_result::Verb;
@@ -62,7 +62,7 @@ fn map_counts() -> bool {
     true
 }
 
-/// Of rules that are wrong nothing is done here: no device opens then.
+/// Wrong rules are ignored here, because no device opens with them.
 fn read_rules() -> bool {
     let Some(words) = env::faults() else { return false };
     let spec = env::fault_spec(&words);
@@ -109,7 +109,7 @@ pub fn answer(row: usize, args: &Args, abort: impl FnOnce()) -> Option<usize> {
     })
 }
 
-/// Does what a call that is refused does all the same.
+/// Does the part of a refused call that is done in any case.
 fn leave_as_refused(row: usize, args: &Args, abort: impl FnOnce()) {
     const POSTS: [Row; 3] = [Row::ibv_post_send, Row::ibv_post_recv, Row::ibv_post_srq_recv];
     if POSTS.iter().any(|post| *post as usize == row) {

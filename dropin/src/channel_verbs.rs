@@ -26,7 +26,7 @@ impl Channel {
     ///
     /// # Safety
     /// `p` is null or a live channel of ours.
-    pub unsafe fn of<'a>(p: *const ibv_comp_channel) -> Result<&'a Channel> {
+    pub unsafe fn from_ptr<'a>(p: *const ibv_comp_channel) -> Result<&'a Channel> {
         // SAFETY: the caller's promise; the program's struct is the first field.
         unsafe { object(p.cast::<Channel>()) }
     }
@@ -36,7 +36,7 @@ impl Channel {
 pub unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     Verb("ibv_create_comp_channel").pointer((|| {
         // SAFETY: the program's pointer.
-        unsafe { Context::of(context)? };
+        unsafe { Context::from_ptr(context)? };
         let events = EventQueue::new()?;
         let ibv = ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
         Ok(Box::into_raw(Box::new(Channel { ibv, events, users: AtomicU32::new(0) })).cast())
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut 
 pub unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     Verb("ibv_destroy_comp_channel").code((|| {
         // SAFETY: the program's pointer.
-        if unsafe { Channel::of(channel)? }.users.load(Ordering::Relaxed) != 0 {
+        if unsafe { Channel::from_ptr(channel)? }.users.load(Ordering::Relaxed) != 0 {
             return Err(refuse!(Busy, "channel: a CQ uses it"));
         }
         // SAFETY: made by Box::into_raw; the program may not use it any more.

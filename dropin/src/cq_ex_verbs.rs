@@ -55,7 +55,7 @@ pub unsafe fn create(
     init: *mut ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex> {
     // SAFETY: the caller's promise.
-    let (_, i) = unsafe { (Context::of(context)?, object(init)?) };
+    let (_, i) = unsafe { (Context::from_ptr(context)?, object(init)?) };
     let flags = if i.comp_mask & MASK_FLAGS != 0 { i.flags } else { 0 };
     if i.comp_mask & !(MASK_FLAGS | MASK_PD) != 0
         || i.wc_flags & !WC_FLAGS != 0
@@ -73,7 +73,7 @@ pub unsafe fn create(
     let domain = match i.comp_mask & MASK_PD {
         0 => None,
         // SAFETY: the caller's promise.
-        _ => unsafe { Pd::of(i.parent_domain)? }.thread_domain(),
+        _ => unsafe { Pd::from_ptr(i.parent_domain)? }.thread_domain(),
     };
     let plain = CqInit {
         cqe: i.cqe,

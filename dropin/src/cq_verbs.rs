@@ -5,7 +5,7 @@ use crate::event_acks::{AckCounters, EventKind};
 use crate::failed_requests;
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::Called;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::verb_result::{object, Verb};
 use crate::weak;
@@ -80,7 +80,7 @@ impl Cq {
     /// # Safety
     /// `p` is null or a live CQ of ours.
     #[inline]
-    pub unsafe fn of<'a>(p: *const ibv_cq) -> Result<&'a Cq> {
+    pub unsafe fn from_ptr<'a>(p: *const ibv_cq) -> Result<&'a Cq> {
         // SAFETY: the caller's promise; the program's struct is the first field.
         unsafe { object(p.cast::<Cq>()) }
     }
@@ -94,7 +94,7 @@ impl Cq {
     /// The program's pointers.
     pub unsafe fn make(context: *mut ibv_context, init: &CqInit) -> Result<Cq> {
         // SAFETY: the caller's promise.
-        let c = unsafe { Context::of(context)? };
+        let c = unsafe { Context::from_ptr(context)? };
         let most = c.hca.attr.max_cqe;
         if init.cqe == 0 || init.cqe > most {
             return Err(refuse!(Invalid, "cqe {}: 1 to {most}", init.cqe));
@@ -111,10 +111,10 @@ impl Cq {
         let (handle, given) =
             c.hca.make(init.cqe as usize * ENTRY, |d| d.cq_create_at(init.cqe, place))?;
         // SAFETY: the caller's promise.
-        if let Ok(channel) = unsafe { Channel::of(init.channel) } {
+        if let Ok(channel) = unsafe { Channel::from_ptr(init.channel) } {
             channel.users.fetch_add(1, Ordering::Relaxed);
         }
-        let number = ObjectNumber::new(Kind::Cq, c.hca);
+        let number = ObjectNumber::new(ObjectKind::Cq, c.hca);
         Ok(Cq {
             ex: ibv_cq_ex {
                 base: ibv_cq {
@@ -159,7 +159,7 @@ impl Cq {
     #[inline]
     pub unsafe fn poll<D: Called + ?Sized>(&self, room: &mut [ibv_wc]) -> Result<usize> {
         // SAFETY: the caller's promise.
-        let n = retry_while_busy(|| unsafe { D::of(self.device) }.poll_cq(self.handle, room))?;
+        let n = retry_while_busy(|| unsafe { D::cast(self.device) }.poll_cq(self.handle, room))?;
         for wc in room.iter_mut().take(n).filter(|wc| wc.wc_flags & wc_flags::GRH != 0) {
             wc.sl = self.network_header;
         }
@@ -184,8 +184,8 @@ impl Cq {
         ends
     }
 
-    /// A poll ends early: what it has left counts as completed just behind it, so that a CQ that
-    /// was armed meanwhile has its event.
+    /// A poll has ended early. The completions that it left count as new, so that a CQ that was
+    /// armed meanwhile raises its event.
     fn end_early(&self) {
         weak::count_short_poll();
         // A forked child has no device; its polls have failed.
@@ -231,7 +231,7 @@ impl Cq {
         let this: *const Cq = self;
         // SAFETY: channel and context outlive their CQs.
         unsafe {
-            if let Ok(channel) = Channel::of(self.ex.base.channel) {
+            if let Ok(channel) = Channel::from_ptr(self.ex.base.channel) {
                 channel.events.remove(|&c| c.cast_const() == this.cast());
                 channel.users.fetch_sub(1, Ordering::Relaxed);
             }
@@ -255,7 +255,7 @@ impl EventTarget for Cq {
     }
 
     fn acks(&self) -> AckCounters {
-        AckCounters::of(&raw const self.ex.base)
+        AckCounters::new(&raw const self.ex.base)
     }
 
     fn async_taken(&self) -> &AtomicU32 {
@@ -264,7 +264,7 @@ impl EventTarget for Cq {
 
     fn raise_completion(&self) {
         // SAFETY: a channel outlives its CQs.
-        if let Ok(channel) = unsafe { Channel::of(self.ex.base.channel) } {
+        if let Ok(channel) = unsafe { Channel::from_ptr(self.ex.base.channel) } {
             channel.events.push((&raw const *self).cast_mut().cast());
         }
     }
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn create_cq(
 pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     Verb("ibv_resize_cq").code((|| {
         // SAFETY: the program's pointer.
-        let c = unsafe { Cq::of(cq)? };
+        let c = unsafe { Cq::from_ptr(cq)? };
         let wanted = u32::try_from(cqe).map_err(|_| negative(cqe, 0))?;
         let given = c.hca.make(wanted as usize * ENTRY, |d| {
             retry_while_busy(|| d.cq_resize(c.handle, wanted))
@@ -323,8 +323,9 @@ const MODERATE: u32 = 1;
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     Verb("ibv_modify_cq").code((|| {
         // SAFETY: the program's pointers.
-        let (_, attr) =
-            unsafe { (Cq::of(cq)?, attr.as_ref().ok_or_else(|| refuse!(Invalid, "attr: NULL"))?) };
+        let (_, attr) = unsafe {
+            (Cq::from_ptr(cq)?, attr.as_ref().ok_or_else(|| refuse!(Invalid, "attr: NULL"))?)
+        };
         match attr.attr_mask {
             MODERATE => Ok(()),
             mask => Err(refuse!(Invalid, "attr_mask {mask:#x}: MODERATE (1)")),
@@ -336,7 +337,7 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     Verb("ibv_destroy_cq").code((|| {
         // SAFETY: the program's pointer.
-        unsafe { Cq::of(cq)? }.end()?;
+        unsafe { Cq::from_ptr(cq)? }.end()?;
         // SAFETY: made by Box::into_raw, the program may not use it any more.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
         Ok(())

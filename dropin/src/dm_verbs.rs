@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::hca::Hca;
 use crate::layer;
 use crate::mr_verbs::{self, RegRequest};
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn alloc_dm(
             Some(Ok((map, file))) => (map, Some(file)),
             _ => (Map::new(a.length)?, None),
         };
-        let number = ObjectNumber::new(Kind::Dm, c.hca);
+        let number = ObjectNumber::new(ObjectKind::Dm, c.hca);
         let handle = number.get();
         let (base, length) = (map.as_ptr() as u64, a.length);
         let dm = Box::into_raw(Box::new(Dm {
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     Verb("ibv_import_dm").pointer((|| {
         // SAFETY: the program's pointer.
-        let c = unsafe { Context::of(context)? };
+        let c = unsafe { Context::from_ptr(context)? };
         let objects = c.hca.objects();
         let theirs = objects.dms.get(&handle).copied();
         let theirs = theirs
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     Verb("ibv_reg_dm_mr").pointer((|| {
         // SAFETY: the program's pointers.
-        let (_, d) = unsafe { (Pd::of(pd)?, object(dm.cast::<Dm>())?) };
+        let (_, d) = unsafe { (Pd::from_ptr(pd)?, object(dm.cast::<Dm>())?) };
         if flags & !DM_ACCESS != 0 || flags & access::ZERO_BASED == 0 {
             return Err(refuse!(
                 Invalid,

@@ -50,7 +50,7 @@ impl Dmah {
     /// The program's pointers.
     pub unsafe fn for_region(p: *const Dmah, pd: *mut ibv_pd, flags: u32) -> Result<&'static Dmah> {
         // SAFETY: the caller's promise.
-        let (dmah, pd) = unsafe { (object(p)?, Pd::of(pd)?) };
+        let (dmah, pd) = unsafe { (object(p)?, Pd::from_ptr(pd)?) };
         if !core::ptr::eq(dmah.hca, pd.hca) || flags & access::ON_DEMAND != 0 {
             return Err(refuse!(
                 Invalid,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn alloc_dmah(
 ) -> *mut Dmah {
     Verb("ibv_alloc_dmah").pointer((|| {
         // SAFETY: the program's pointers.
-        let (c, a) = unsafe { (Context::of(context)?, object(attr)?) };
+        let (c, a) = unsafe { (Context::from_ptr(context)?, object(attr)?) };
         let known = CPU_ID | PH | MEM_TYPE;
         if a.comp_mask & !known != 0 {
             let mask = a.comp_mask;

@@ -44,8 +44,8 @@ fn number<T: FromStr>(setting: &'static Setting) -> Option<T> {
     text(setting)?.parse().ok()
 }
 
-/// The value of a setting, in a program that has not the rights of another user: for files that it
-/// would write, and faults that it would have.
+/// The value of a setting that writes files or injects faults. Ignored in a program with the rights
+/// of another user.
 pub fn unprivileged(setting: &'static Setting) -> Option<OsString> {
     value(setting).filter(|_| !is_privileged())
 }
@@ -99,7 +99,7 @@ fn complain_of_router() {
     once!(reason::with_text(|words| say(&format!("no device: {words}"))));
 }
 
-/// The rules of faults. What is not UTF-8 is no word of a rule, so that the device refuses it.
+/// The rules of faults. Text that is not UTF-8 is kept as a wrong word, which the device refuses.
 pub fn faults() -> Option<String> {
     Some(unprivileged(&FAULTS)?.to_string_lossy().into_owned())
 }

@@ -71,14 +71,14 @@ has_events! {
 
 impl AckCounters {
     /// The fields of an object, which lives for as long as they are used.
-    pub fn of<T: HasEvents>(object: *const T) -> AckCounters {
+    pub fn new<T: HasEvents>(object: *const T) -> AckCounters {
         T::ack_counters(object.cast_mut())
     }
 
     /// Counts events that the program has acknowledged.
     ///
     /// # Safety
-    /// The object of [`AckCounters::of`] lives.
+    /// The object of [`AckCounters::new`] lives.
     pub unsafe fn acknowledge(&self, n: u32, asynchronous: bool) {
         let counter = if asynchronous { self.asynchronous } else { self.completion };
         // SAFETY: mutex and condition were initialised with the object, and the mutex protects the
@@ -94,7 +94,7 @@ impl AckCounters {
     /// Events that were taken and are not acknowledged.
     ///
     /// # Safety
-    /// The object of [`AckCounters::of`] lives.
+    /// The object of [`AckCounters::new`] lives.
     pub unsafe fn missing(&self, completion_taken: u32, asynchronous_taken: u32) -> u32 {
         // SAFETY: as in `acknowledge`.
         unsafe {
@@ -111,7 +111,7 @@ impl AckCounters {
     /// Sleeps until the program has acknowledged as many events as it has taken.
     ///
     /// # Safety
-    /// The object of [`AckCounters::of`] lives.
+    /// The object of [`AckCounters::new`] lives.
     pub unsafe fn wait(&self, completion_taken: u32, asynchronous_taken: u32) {
         // SAFETY: as in `acknowledge`.
         unsafe {

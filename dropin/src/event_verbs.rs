@@ -22,7 +22,7 @@ pub unsafe extern "C" fn get_cq_event(
     Verb("ibv_get_cq_event").number((|| {
         // SAFETY: the program's pointers.
         let (channel, cq, cq_context) =
-            unsafe { (Channel::of(channel)?, out(cq)?, out(cq_context)?) };
+            unsafe { (Channel::from_ptr(channel)?, out(cq)?, out(cq_context)?) };
         channel.events.take(|c| {
             // SAFETY: a CQ removes its events from the list before it is freed, under the list's
             // lock.
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn get_cq_event(
 pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
     if !cq.is_null() {
         // SAFETY: the program's CQ, which is not destroyed before its events are acknowledged.
-        unsafe { AckCounters::of(cq).acknowledge(n, false) };
+        unsafe { AckCounters::new(cq).acknowledge(n, false) };
     }
 }
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn get_async_event(
 ) -> c_int {
     Verb("ibv_get_async_event").number((|| {
         // SAFETY: the program's pointers.
-        let (c, event) = unsafe { (Context::of(context)?, out(event)?) };
+        let (c, event) = unsafe { (Context::from_ptr(context)?, out(event)?) };
         *event = c.events.take(|e| {
             // SAFETY: an object removes its events from the list before it is freed, under the
             // list's lock.

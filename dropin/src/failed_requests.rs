@@ -2,8 +2,8 @@
 //! reason, and flushed ones have no reason of their own. GDRC_VERBOSE prints it when the completion
 //! is polled, GDRC_STATS when the process ends.
 //!
-//! Contexts and CQs choose the explaining poll or the silent one when they are made, so without a
-//! request for it no poll checks for failures.
+//! Contexts and CQs choose between the explaining poll and the silent one when they are made. So
+//! polls check for failures only if the environment requests it.
 
 use crate::abi::ibv_wc;
 use crate::env;
@@ -77,8 +77,8 @@ pub fn kept() -> Vec<String> {
     kept.iter().cloned().chain(rest).collect()
 }
 
-/// Passes the cause of a completion that failed to `f`: the numbers of the case, if the QP has no
-/// newer cause and is found on the device `hca`.
+/// Passes the cause of a failed completion to `f`. It has the numbers of the case if the QP is on
+/// the device `hca` and has no newer cause.
 pub fn with_cause<T>(hca: Option<&Hca>, wc: &ibv_wc, f: impl FnOnce(fmt::Arguments<'_>) -> T) -> T {
     // Flushed requests are many, and have no numbers.
     let hca = hca.filter(|_| wc.status != wc_status::WR_FLUSH_ERR);
@@ -110,7 +110,7 @@ mod tests {
     fn the_causes_are_held_during_fork() {
         hold();
         let other = std::thread::spawn(|| keep("a cause".into()));
-        // Not a time that must pass: without the lock the other thread is likely done by now.
+        // The pause need not be exact: the other thread has most likely released the lock by now.
         std::thread::sleep(core::time::Duration::from_millis(20));
         let was_done = other.is_finished();
         release();

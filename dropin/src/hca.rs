@@ -14,7 +14,7 @@ use crate::event_acks::{AckCounters, EventKind};
 use crate::event_queue::EventQueue;
 use crate::hca_kinds::{OpenedDevice, Place};
 use crate::object_numbers;
-use crate::worker::Worker;
+use crate::worker::HelperThread;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::cm::mad::MAD_LEN;
@@ -33,7 +33,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const BURST: u32 = 64;
 
 /// The thread that handles the events of connection managers.
-pub static CM_EVENTS: Worker = Worker::new();
+pub static CM_EVENTS: HelperThread = HelperThread::new();
 
 /// An object that can have events: a CQ, a QP or an SRQ.
 pub trait EventTarget {
@@ -65,8 +65,8 @@ pub trait EventTarget {
         None
     }
 
-    /// Whether nothing has asked this before of the queue pair with this number. `None`: this is
-    /// another object.
+    /// Whether this is the first such question about the queue pair with this number. `None`: this
+    /// is another object.
     fn is_first_failure(&self, _number: u32) -> Option<bool> {
         None
     }

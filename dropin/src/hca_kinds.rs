@@ -93,19 +93,19 @@ pub trait Called: Device + 'static {
     ///
     /// # Safety
     /// It is of this kind.
-    unsafe fn of(device: &'static dyn Device) -> &'static Self;
+    unsafe fn cast(device: &'static dyn Device) -> &'static Self;
 }
 
 impl Called for SoftDevice {
     #[inline(always)]
-    unsafe fn of(device: &'static dyn Device) -> &'static SoftDevice {
+    unsafe fn cast(device: &'static dyn Device) -> &'static SoftDevice {
         // SAFETY: the caller's promise.
         unsafe { &*(&raw const *device).cast::<SoftDevice>() }
     }
 }
 
 impl Called for dyn Device {
-    unsafe fn of(device: &'static dyn Device) -> &'static dyn Device {
+    unsafe fn cast(device: &'static dyn Device) -> &'static dyn Device {
         device
     }
 }

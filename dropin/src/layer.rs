@@ -3,13 +3,13 @@
 //! `GDRC_FAULTS` with a fault of a call).
 //!
 //! A row of [`gdrcore_calls::CALLS`] is a call, and each row has a wrapper here, which calls
-//! [`around`]. Where a program gets a function's address, the wrapper stands in place of the
+//! [`call_watched`]. Where a program gets a function's address, the wrapper stands in place of the
 //! function: in the table by which the exported names jump (`symbols`), in the tables of a context
 //! (`ops_table`), in extended QPs and CQs, in device memory. librdmacm's calls are commands to the
-//! kernel, which [`command`] sees. Without a request for it none of these places is touched: a call
-//! costs what it costs without this module.
+//! kernel, which [`command`] sees. If the environment requests nothing, none of these places is
+//! touched, and a call costs nothing more.
 //!
-//! [`around`] is the place for what acts before a call, such as a fault that answers it
+//! [`call_watched`] is the place for what acts before a call, such as a fault that answers it
 //! ([`call_faults`]), and for what looks at its result.
 
 use crate::abi::{ibv_cq_ex, ibv_dm, ibv_qp_ex, verbs_context};
@@ -72,7 +72,7 @@ pub fn is_on() -> bool {
 /// The arguments are those of the call.
 unsafe fn pass(place: usize, row: Row, args: Args) -> usize {
     // SAFETY: the caller's promise.
-    around(row as usize, &args, |args| unsafe { real(place, args) })
+    call_watched(row as usize, &args, |args| unsafe { real(place, args) })
 }
 
 /// Calls the function behind a wrapper.
@@ -94,7 +94,7 @@ unsafe fn real(place: usize, args: &Args) -> usize {
 /// Makes a call of the program, unless a fault answers it, and tells those who watch of it before
 /// and after. errno is the call's. `call`: makes it with arguments that may be others than the
 /// program's.
-fn around(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usize {
+fn call_watched(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usize {
     let before = errno();
     let mut line = trace::Line::new();
     let seen = trace::TracedCall::begin(row, args, &mut line);
@@ -102,7 +102,7 @@ fn around(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usize {
     // SAFETY: called for a QP that the thread completes, which has all functions of its kind.
     let abort = || _ = unsafe { real(Row::ibv_wr_abort as usize, args) };
     let answer = |args: &Args| call_faults::answer(row, args, abort).unwrap_or_else(|| call(args));
-    let result = strict::around(row, args, answer);
+    let result = strict::call_checked(row, args, answer);
     let after = errno();
     if let Some(seen) = seen {
         seen.end(result, after);
@@ -118,7 +118,7 @@ pub fn command(args: [usize; 3], call: impl FnOnce() -> i32) -> i32 {
         return call();
     }
     let [fd, at, len] = args;
-    around(trace::command_row(at), &[fd, at, len, 0, 0, 0], |_| call() as usize) as i32
+    call_watched(trace::command_row(at), &[fd, at, len, 0, 0, 0], |_| call() as usize) as i32
 }
 
 /// Opens or closes librdmacm's file. `call` returns a number or a negative errno.
@@ -126,7 +126,7 @@ pub fn channel(row: Row, fd: i32, call: impl FnOnce() -> i32) -> i32 {
     if !is_on() {
         return call();
     }
-    around(row as usize, &[fd as usize, 0, 0, 0, 0, 0], |_| call() as usize) as i32
+    call_watched(row as usize, &[fd as usize, 0, 0, 0, 0, 0], |_| call() as usize) as i32
 }
 
 /// Starts the layer, if the environment requests it: once, when the library is loaded.
@@ -136,7 +136,7 @@ extern "C" fn at_load() {
     // All have something to begin.
     if [trace::install(), call_faults::install(), strict::install()].contains(&true) {
         for (name, slot) in crate::symbols::slots() {
-            if let Some(row) = Row::of(name) {
+            if let Some(row) = Row::number_of(name) {
                 REAL[row].store(slot.load(Ordering::Relaxed), Ordering::Relaxed);
                 slot.store(WRAPPERS[row] as usize, Ordering::Relaxed);
             }
@@ -218,8 +218,8 @@ pub fn wrap_qp(qp: &mut ibv_qp_ex) {
     }
 }
 
-/// The functions of a new extended CQ. Those that read the fields of a completion are not wrapped:
-/// the call that took the completion shows it.
+/// The functions of a new extended CQ. Functions that read fields of a completion are not wrapped,
+/// because the call that took the completion shows it.
 pub fn wrap_cq(cq: &mut ibv_cq_ex) {
     if !is_on() {
         return;
@@ -248,7 +248,7 @@ mod tests {
         for line in table.lines().filter(|l| !l.starts_with('#')) {
             let words: Vec<&str> = line.split_whitespace().collect();
             if words[1].starts_with("IBVERBS_1.") {
-                assert!(Row::of(words[0]).is_some(), "{}", words[0]);
+                assert!(Row::number_of(words[0]).is_some(), "{}", words[0]);
                 n += 1;
             }
         }

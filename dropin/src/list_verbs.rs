@@ -50,7 +50,7 @@ pub unsafe extern "C" fn get_device_index(device: *mut ibv_device) -> c_int {
         return -1;
     }
     // SAFETY: a pointer of the list.
-    unsafe { Adapter::of(device) }.index as c_int
+    unsafe { Adapter::from_ptr(device) }.index as c_int
 }
 
 /// `ibv_get_device_guid`: in network order.
@@ -59,5 +59,5 @@ pub unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
         return 0;
     }
     // SAFETY: a pointer of the list.
-    unsafe { Adapter::of(device) }.guid().to_be()
+    unsafe { Adapter::from_ptr(device) }.guid().to_be()
 }

@@ -15,7 +15,7 @@ unsafe fn member<'a>(qp: *mut ibv_qp, gid: *const c_void) -> Result<(&'a Qp, [u8
         return Err(refuse!(Invalid, "gid: NULL"));
     }
     // SAFETY: the caller's promise.
-    unsafe { Ok((Qp::of(qp)?, gid.cast::<[u8; 16]>().read_unaligned())) }
+    unsafe { Ok((Qp::from_ptr(qp)?, gid.cast::<[u8; 16]>().read_unaligned())) }
 }
 
 /// `ibv_attach_mcast`. The LID has no meaning on Ethernet.

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::dmah_verbs::Dmah;
 use crate::hca::Hca;
 use crate::null_memory;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
 use crate::weak;
@@ -82,11 +82,11 @@ impl RegRequest {
 /// `w.pd` is the program's.
 pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
     // SAFETY: the caller's promise.
-    let pd = unsafe { Pd::of(w.pd)? };
+    let pd = unsafe { Pd::from_ptr(w.pd)? };
     let reg = w.request(pd);
     let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
     let domain = pd.hold();
-    let number = ObjectNumber::new(Kind::Mr, pd.hca);
+    let number = ObjectNumber::new(ObjectKind::Mr, pd.hca);
     let shown = number.get();
     let ibv = ibv_mr {
         // SAFETY: checked above.
@@ -312,7 +312,7 @@ pub unsafe extern "C" fn rereg_mr(
             provider: 0,
         };
         // SAFETY: the program's domain, or the one of its region.
-        let to = unsafe { Pd::of(w.pd)? };
+        let to = unsafe { Pd::from_ptr(w.pd)? };
         if !core::ptr::eq(to.hca, m.hca) {
             return Err(refuse!(Invalid, "pd: of another device than the region"));
         }
@@ -355,7 +355,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     Verb("ibv_import_mr").pointer((|| {
         // SAFETY: the program's pointer.
-        let p = unsafe { Pd::of(pd)? };
+        let p = unsafe { Pd::from_ptr(pd)? };
         let objects = p.hca.objects();
         let theirs = objects.regions.get(&handle).copied();
         let theirs = theirs
@@ -397,12 +397,12 @@ pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
 pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw {
     Verb("ibv_alloc_mw").pointer((|| {
         // SAFETY: the program's pointer.
-        let p = unsafe { Pd::of(pd)? };
+        let p = unsafe { Pd::from_ptr(pd)? };
         let (handle, rkey) = p.hca.make(0, |d| d.mw_alloc(p.handle, mw_type))?;
         let domain = p.hold();
         // SAFETY: checked above.
         let context = unsafe { (*pd).context };
-        let number = ObjectNumber::new(Kind::Mw, p.hca);
+        let number = ObjectNumber::new(ObjectKind::Mw, p.hca);
         let ibv = ibv_mw { context, pd, rkey, handle: number.get(), r#type: mw_type };
         let mw = Mw { ibv, _number: number, hca: p.hca, handle, domain };
         Ok(Box::into_raw(Box::new(mw)).cast())
@@ -437,7 +437,7 @@ pub unsafe extern "C" fn advise_mr(
     /// `IBV_ADVISE_MR_FLAG_FLUSH`.
     const FLUSH: u32 = 1;
     // SAFETY: the program's pointer.
-    Verb("ibv_advise_mr").code(unsafe { Pd::of(pd) }.and_then(|_| {
+    Verb("ibv_advise_mr").code(unsafe { Pd::from_ptr(pd) }.and_then(|_| {
         if advice > ADVICE_MAX {
             return Err(refuse!(Unsupported, "advice {advice}: at most {ADVICE_MAX}"));
         }
@@ -462,5 +462,5 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         provider: null_memory::PROVIDER,
     };
     // SAFETY: the program's pointer.
-    Verb("ibv_alloc_null_mr").pointer(unsafe { Pd::of(pd).and_then(|_| new(&w)) })
+    Verb("ibv_alloc_null_mr").pointer(unsafe { Pd::from_ptr(pd).and_then(|_| new(&w)) })
 }

@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 
 /// A kind of object that has numbers of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ObjectKind {
     Pd,
     Mr,
     Mw,
@@ -22,7 +22,7 @@ pub enum Kind {
     Dm,
 }
 
-const KINDS: usize = Kind::Dm as usize + 1;
+const KINDS: usize = ObjectKind::Dm as usize + 1;
 
 /// The numbers of a kind.
 struct Numbers {
@@ -66,13 +66,13 @@ extern "C" fn release() {
 /// An object's number. Dropping it frees the number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ObjectNumber {
-    kind: Kind,
+    kind: ObjectKind,
     number: u32,
 }
 
 impl ObjectNumber {
     /// The lowest free number of a kind, for an object of `device`.
-    pub fn new<D>(kind: Kind, device: *const D) -> ObjectNumber {
+    pub fn new<D>(kind: ObjectKind, device: *const D) -> ObjectNumber {
         ObjectNumber { kind, number: NUMBERS.lock()[kind as usize].take(device.addr()) }
     }
 
@@ -104,24 +104,24 @@ pub fn free_all<D>(device: *const D) {
 mod tests {
     use super::*;
 
-    fn of(device: usize, kind: Kind) -> ObjectNumber {
+    fn of(device: usize, kind: ObjectKind) -> ObjectNumber {
         ObjectNumber::new::<()>(kind, core::ptr::without_provenance(device))
     }
 
     #[test]
     fn the_lowest_free_number_of_each_kind_is_given() {
         // No other test makes windows or device memory.
-        let [a, b, c] = [(); 3].map(|()| of(8, Kind::Mw));
+        let [a, b, c] = [(); 3].map(|()| of(8, ObjectKind::Mw));
         assert_eq!([a.get(), b.get(), c.get()], [0, 1, 2]);
-        assert_eq!(of(8, Kind::Dm).get(), 0);
+        assert_eq!(of(8, ObjectKind::Dm).get(), 0);
         drop(b);
         drop(a);
-        let [a, b, d] = [8, 16, 16].map(|device| of(device, Kind::Mw));
+        let [a, b, d] = [8, 16, 16].map(|device| of(device, ObjectKind::Mw));
         assert_eq!([a.get(), b.get(), d.get()], [0, 1, 3]);
         // A program leaves its objects when it closes a device.
         core::mem::forget([b, d]);
         free_all::<()>(core::ptr::without_provenance(16));
-        let [b, d, e] = [(); 3].map(|()| of(8, Kind::Mw));
+        let [b, d, e] = [(); 3].map(|()| of(8, ObjectKind::Mw));
         assert_eq!([b.get(), d.get(), e.get()], [1, 3, 4]);
     }
 }

@@ -28,21 +28,21 @@ impl Context {
     ///
     /// # Safety
     /// `p` is null or came from [`Context::publish`] and is not closed.
-    pub unsafe fn of<'a>(p: *const ibv_context) -> Result<&'a Context> {
+    pub unsafe fn from_ptr<'a>(p: *const ibv_context) -> Result<&'a Context> {
         // SAFETY: the caller's promise.
         let c = unsafe { Context::of_anybody(p)? };
         c.hca.check()?;
         Ok(c)
     }
 
-    /// As [`Context::of`], but also accepts a parent process's context, for queries that need no
-    /// device.
+    /// As [`Context::from_ptr`], but also accepts a parent process's context, for queries that need
+    /// no device.
     ///
     /// # Errors
     /// [`Error::Invalid`]: null.
     ///
     /// # Safety
-    /// As for [`Context::of`].
+    /// As for [`Context::from_ptr`].
     pub unsafe fn of_anybody<'a>(p: *const ibv_context) -> Result<&'a Context> {
         if p.is_null() {
             return Err(refuse!(Invalid, "context: NULL"));
@@ -74,7 +74,7 @@ impl Context {
 /// Its context lives.
 pub unsafe fn end_events(target: &dyn EventTarget, completions: u32) {
     // SAFETY: the caller's promise.
-    if let Ok(c) = unsafe { Context::of(target.context()) } {
+    if let Ok(c) = unsafe { Context::from_ptr(target.context()) } {
         // SAFETY: of an event about an object the pointer to it is valid, by any name.
         let own = unsafe { target.element().qp };
         c.events.remove(|e| {

@@ -7,7 +7,7 @@ use crate::abi::ibv_device;
 use crate::adapter::{places, Adapter};
 use crate::fork_verbs::PAGES_MOVE;
 use crate::hca::Hca;
-use crate::worker::{Sleep, Worker};
+use crate::worker::{HelperThread, Sleep};
 use crate::{env, object_numbers, stats_printer};
 use core::sync::atomic::Ordering;
 use gdrcore_calls::options;
@@ -66,7 +66,7 @@ impl ClosedCounters {
     }
 
     /// The sum; it starts at 0 in the child of a fork.
-    fn own(&mut self) -> &mut Counters {
+    fn current(&mut self) -> &mut Counters {
         let pid = std::process::id() as libc::pid_t;
         if self.owner != pid {
             *self = ClosedCounters { owner: pid, sum: Counters::ZERO };
@@ -197,7 +197,7 @@ fn open(adapter: &'static Adapter) -> Result<&'static Hca> {
 }
 
 /// The thread that delivers the events of devices that have no thread in this process.
-static EVENTS: Worker = Worker::new();
+static EVENTS: HelperThread = HelperThread::new();
 
 /// Delivers what there is. The lock keeps the devices open.
 fn deliver() -> Sleep {
@@ -221,7 +221,7 @@ pub fn put(hca: &'static Hca) {
     let counters = hca.device.counters().unwrap_or_default();
     // SAFETY: no context is left, so no object of theirs may be used any more.
     unsafe { hca.close() };
-    held.get_or_insert_with(|| STATE.lock()).closed.own().add(&counters);
+    held.get_or_insert_with(|| STATE.lock()).closed.current().add(&counters);
 }
 
 /// Asks the open device of an entry. It stays open meanwhile, and the list is not locked, because a
@@ -236,7 +236,7 @@ pub fn ask<T>(index: u32, question: impl FnOnce(&Hca) -> T) -> Option<T> {
 /// The sum of the counters of all devices that the process has open or had open.
 fn total() -> Counters {
     let mut state = STATE.lock();
-    let mut all = *state.closed.own();
+    let mut all = *state.closed.current();
     let open: Vec<_> = state.open.iter_mut().map(OpenHca::hold).collect();
     drop(state);
     for hca in open {

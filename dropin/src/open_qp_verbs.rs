@@ -23,7 +23,7 @@ pub unsafe extern "C" fn open_qp(
 ) -> *mut ibv_qp {
     Verb("ibv_open_qp").pointer((|| {
         // SAFETY: the program's pointers.
-        let (c, a) = unsafe { (Context::of(context)?, out(attr)?) };
+        let (c, a) = unsafe { (Context::from_ptr(context)?, out(attr)?) };
         let needed = OPEN_NUM | OPEN_XRCD | OPEN_TYPE;
         let mask = a.comp_mask;
         if mask & needed != needed || mask & !(needed | OPEN_CONTEXT) != 0 {
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn open_qp(
             return Err(refuse!(Invalid, "qp_type {}: XRC_RECV (10)", a.qp_type));
         }
         // SAFETY: the program's pointer.
-        let xrcd = unsafe { Xrcd::of(a.xrcd)? }.handle;
+        let xrcd = unsafe { Xrcd::from_ptr(a.xrcd)? }.handle;
         let context_of_qp =
             if mask & OPEN_CONTEXT != 0 { a.qp_context } else { core::ptr::null_mut() };
         let mut objects = c.hca.objects();
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn open_qp(
                 return None;
             }
             // SAFETY: as above; of a QP this field of the union is valid.
-            let q = unsafe { Qp::of(target.element().qp) }.ok()?;
+            let q = unsafe { Qp::from_ptr(target.element().qp) }.ok()?;
             let same = q.ex.qp_base.qp_num == a.qp_num && q.xrcd == xrcd;
             same.then_some((q.handle, a.qp_num, q.cap))
         });

@@ -19,7 +19,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
             return Err(refuse!(Invalid, "device: NULL"));
         }
         // SAFETY: a pointer of the list.
-        let adapter = unsafe { Adapter::of(device) };
+        let adapter = unsafe { Adapter::from_ptr(device) };
         let events = EventQueue::new()?;
         let cmd_fd = uverbs_commands::descriptor()?;
         umad::prepare(adapter.lid != 0);
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
 /// `cmd_fd` or a copy of that descriptor identifies. The new context owns the descriptor.
 pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
     Verb("ibv_import_device").pointer((|| {
-        let file = uverbs_commands::File::of(cmd_fd)
+        let file = uverbs_commands::File::find(cmd_fd)
             .ok_or_else(|| refuse!(Os(libc::EBADF), "cmd_fd {cmd_fd}: not a descriptor"))?;
         let events = EventQueue::new()?;
         let (hca, adapter) = uverbs_commands::device_of(file).ok_or_else(|| {

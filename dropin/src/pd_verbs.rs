@@ -6,7 +6,7 @@
 
 use crate::abi::*;
 use crate::hca::Hca;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::Context;
 use crate::verb_result::{object, Verb};
 use core::ffi::c_int;
@@ -48,7 +48,7 @@ impl Pd {
     ///
     /// # Safety
     /// `p` is null or a live domain of ours.
-    pub unsafe fn of<'a>(p: *mut ibv_pd) -> Result<&'a Pd> {
+    pub unsafe fn from_ptr<'a>(p: *mut ibv_pd) -> Result<&'a Pd> {
         // SAFETY: the caller's promise; the program's struct is the first field.
         let pd = unsafe { object(p.cast::<Pd>())? };
         pd.hca.check()?;
@@ -87,7 +87,7 @@ impl Pd {
     ) -> *mut Pd {
         // SAFETY: null, or a domain that lives.
         let theirs = unsafe { base.as_ref() }.map(|base| base.ibv.handle);
-        let number = theirs.is_none().then(|| ObjectNumber::new(Kind::Pd, hca));
+        let number = theirs.is_none().then(|| ObjectNumber::new(ObjectKind::Pd, hca));
         let shown = theirs.or(number.as_ref().map(ObjectNumber::get)).unwrap_or_default();
         let ibv = ibv_pd { context, handle: shown };
         Box::into_raw(Box::new(Pd {
@@ -107,7 +107,7 @@ impl Pd {
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     Verb("ibv_alloc_pd").pointer((|| {
         // SAFETY: the program's pointer.
-        let c = unsafe { Context::of(context)? };
+        let c = unsafe { Context::from_ptr(context)? };
         let handle = c.hca.make(0, |d| d.pd_alloc())?;
         let pd = Pd::boxed(context, c.hca, handle, core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: just made.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     Verb("ibv_dealloc_pd").code((|| {
         // SAFETY: the program's pointer.
-        let p = unsafe { Pd::of(pd)? };
+        let p = unsafe { Pd::from_ptr(pd)? };
         let users = p.users.load(Ordering::Relaxed);
         if users != 0 {
             return Err(refuse!(Busy, "pd: {users} objects are in it"));
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     Verb("ibv_import_pd").pointer((|| {
         // SAFETY: the program's pointer.
-        let c = unsafe { Context::of(context)? };
+        let c = unsafe { Context::from_ptr(context)? };
         let base = c.hca.objects().domains.get(&handle).copied();
         let base =
             base.ok_or_else(|| refuse!(Invalid, "pd_handle {handle}: no domain of this device"))?;
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn alloc_td(
 ) -> *mut ibv_td {
     Verb("ibv_alloc_td").pointer((|| {
         // SAFETY: the program's pointers.
-        let (c, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        let (c, attr) = unsafe { (Context::from_ptr(context)?, object(attr)?) };
         if attr.comp_mask != 0 {
             return Err(refuse!(Unsupported, "comp_mask {:#x}: must be 0", attr.comp_mask));
         }
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut ibv_pd {
     Verb("ibv_alloc_parent_domain").pointer((|| {
         // SAFETY: the program's pointers.
-        let (c, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        let (c, attr) = unsafe { (Context::from_ptr(context)?, object(attr)?) };
         if attr.comp_mask & !PARENT_DOMAIN_ATTRS != 0 {
             return Err(refuse!(
                 Unsupported,
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
             ));
         }
         // SAFETY: as above.
-        let base = unsafe { Pd::of(attr.pd)? };
+        let base = unsafe { Pd::from_ptr(attr.pd)? };
         if !base.base.is_null() || !core::ptr::eq(base.hca, c.hca) {
             return Err(refuse!(Invalid, "pd: a parent domain itself, or of another device"));
         }

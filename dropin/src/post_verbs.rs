@@ -82,7 +82,7 @@ pub unsafe fn post_batch<D: Called + ?Sized>(q: &Qp, wrs: &mut [ibv_send_wr]) ->
     }
     let done = named.and_then(|()| {
         // SAFETY: the list that was linked; its pieces are the caller's.
-        retry_while_busy(|| unsafe { D::of(q.device).post_send_all(q.handle, next) })
+        retry_while_busy(|| unsafe { D::cast(q.device).post_send_all(q.handle, next) })
     });
     if done.is_err() {
         // SAFETY: not posted, so their windows live.
@@ -107,7 +107,7 @@ unsafe fn post<D: Called + ?Sized>(
         if q.kind == qp_type::UD || binds(wr, q.cap.max_send_wr) {
             post_translated::<D>(q, wr, at)
         } else {
-            retry_while_busy(|| D::of(q.device).post_send(q.handle, wr, at))
+            retry_while_busy(|| D::cast(q.device).post_send(q.handle, wr, at))
         }
     }
 }
@@ -169,7 +169,7 @@ unsafe fn post_translated<D: Called + ?Sized>(
             let mut at = first;
             let posted = retry_while_busy(|| {
                 // SAFETY: a list of our own, of which the pieces are the program's.
-                unsafe { D::of(q.device).post_send(q.handle, first, &mut at) }
+                unsafe { D::cast(q.device).post_send(q.handle, first, &mut at) }
             });
             if let Err(e) = posted {
                 // SAFETY: the device names one of the copies, all of one array.
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn post_recv<D: Called + ?Sized>(
     let q = unsafe { &*qp.cast::<Qp>() };
     let mut at: *const ibv_recv_wr = wr;
     // SAFETY: the program's list, and contexts have this operation for their device.
-    let done = retry_while_busy(|| unsafe { D::of(q.device).post_recv(q.handle, wr, &mut at) });
+    let done = retry_while_busy(|| unsafe { D::cast(q.device).post_recv(q.handle, wr, &mut at) });
     // SAFETY: the program's pointer.
     unsafe { tell_bad(Verb("ibv_post_recv"), done, at, bad) }
 }
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn bind_mw(
 ) -> c_int {
     Verb("ibv_bind_mw").code((|| {
         // SAFETY: the program's pointers; the inline verb has checked the window.
-        let (q, w, b) = unsafe { (Qp::of(qp)?, object(mw.cast::<Mw>())?, object(bind)?) };
+        let (q, w, b) = unsafe { (Qp::from_ptr(qp)?, object(mw.cast::<Mw>())?, object(bind)?) };
         // SAFETY: zeroes are a valid request.
         let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
         wr.wr_id = b.wr_id;

@@ -68,12 +68,12 @@ pub unsafe fn create(
     dc: Option<(u32, u64)>,
 ) -> Result<*mut ibv_qp> {
     // SAFETY: the caller's promise.
-    let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
+    let (_, i) = unsafe { (Context::from_ptr(context)?, out(init)?) };
     let target = dc.is_none() && i.qp_type == qp_type::XRC_RECV;
     check(i, target)?;
     if target {
         // SAFETY: as above.
-        let xrcd = unsafe { Xrcd::of(i.xrcd)? }.handle;
+        let xrcd = unsafe { Xrcd::from_ptr(i.xrcd)? }.handle;
         // SAFETY: as above.
         return unsafe { make_target(context, xrcd, i.qp_context, None) }.map(publish);
     }

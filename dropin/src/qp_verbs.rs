@@ -5,7 +5,7 @@ use crate::ah_verbs;
 use crate::cq_verbs::Cq;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
 use crate::query_verbs::vendor;
@@ -83,7 +83,7 @@ impl Qp {
     /// # Safety
     /// `p` is null or a live QP of ours.
     #[inline]
-    pub unsafe fn of<'a>(p: *const ibv_qp) -> Result<&'a Qp> {
+    pub unsafe fn from_ptr<'a>(p: *const ibv_qp) -> Result<&'a Qp> {
         // SAFETY: the caller's promise; the program's struct is the first field.
         unsafe { object(p.cast::<Qp>()) }
     }
@@ -114,7 +114,7 @@ impl Qp {
         let receives = (base.recv_cq != base.send_cq).then_some(base.recv_cq);
         for cq in [base.send_cq].into_iter().chain(receives) {
             // SAFETY: CQs outlive their QPs.
-            if let Ok(cq) = unsafe { Cq::of(cq) } {
+            if let Ok(cq) = unsafe { Cq::from_ptr(cq) } {
                 // It fails only in the child of a fork, which has no completions, and when the
                 // router has ended.
                 let _ = retry_while_busy(|| self.device.cq_purge(cq.handle, self.number));
@@ -148,7 +148,7 @@ impl EventTarget for Qp {
     }
 
     fn acks(&self) -> AckCounters {
-        AckCounters::of(&raw const self.ex.qp_base)
+        AckCounters::new(&raw const self.ex.qp_base)
     }
 
     fn async_taken(&self) -> &AtomicU32 {
@@ -244,7 +244,7 @@ pub unsafe fn make_as(
     cap: &mut ibv_qp_cap,
 ) -> Result<*mut Qp> {
     // SAFETY: the caller's promise.
-    let p = unsafe { Pd::of(pd)? };
+    let p = unsafe { Pd::from_ptr(pd)? };
     let mut init = *init;
     match kind {
         // These types receive nothing, and drivers ignore the CQ and the SRQ.
@@ -262,17 +262,17 @@ pub unsafe fn make_as(
     let send_cq = match kind {
         qp_type::DCT => 0,
         // SAFETY: the caller's promise.
-        _ => unsafe { Cq::of(init.send_cq)? }.handle,
+        _ => unsafe { Cq::from_ptr(init.send_cq)? }.handle,
     };
     let recv_cq = match kind {
         qp_type::XRC_SEND | qp_type::DCI => 0,
         // SAFETY: the caller's promise.
-        _ => unsafe { Cq::of(init.recv_cq)? }.handle,
+        _ => unsafe { Cq::from_ptr(init.recv_cq)? }.handle,
     };
     let srq = match init.srq.is_null() {
         true => 0,
         // SAFETY: the caller's promise.
-        false => unsafe { Srq::of(init.srq)? }.handle,
+        false => unsafe { Srq::from_ptr(init.srq)? }.handle,
     };
     let wanted = QpInit {
         pd: p.handle,
@@ -290,7 +290,7 @@ pub unsafe fn make_as(
     let domain = p.hold();
     for cq in [init.send_cq, init.recv_cq] {
         // SAFETY: the caller's promise.
-        if let Ok(cq) = unsafe { Cq::of(cq) } {
+        if let Ok(cq) = unsafe { Cq::from_ptr(cq) } {
             cq.users.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -317,7 +317,7 @@ pub unsafe fn make_target(
     made: Option<(Handle, u32, ibv_qp_cap)>,
 ) -> Result<*mut Qp> {
     // SAFETY: the caller's promise.
-    let hca = unsafe { Context::of(context)? }.hca;
+    let hca = unsafe { Context::from_ptr(context)? }.hca;
     let wanted = QpInit { xrcd, qp_type: qp_type::XRC_RECV, ..QpInit::default() };
     let made = match made {
         Some(made) => made,
@@ -355,7 +355,7 @@ fn boxed(
     (handle, number, cap): (Handle, u32, ibv_qp_cap),
 ) -> *mut Qp {
     let QpParents { context, hca, pd, domain, xrcd, kind } = place;
-    let object_number = ObjectNumber::new(Kind::Qp, hca);
+    let object_number = ObjectNumber::new(ObjectKind::Qp, hca);
     Box::into_raw(Box::new(Qp {
         ex: ibv_qp_ex {
             qp_base: ibv_qp {
@@ -443,16 +443,17 @@ pub unsafe extern "C" fn modify_qp(
 ) -> c_int {
     Verb("ibv_modify_qp").code((|| {
         // SAFETY: the program's pointers.
-        let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
+        let (q, attr) = unsafe { (Qp::from_ptr(qp)?, object(attr)?) };
         let m = attr_mask as u32;
         // SAFETY: a context outlives its objects.
-        let own = unsafe { Context::of(q.ex.qp_base.context)? }.adapter;
+        let own = unsafe { Context::from_ptr(q.ex.qp_base.context)? }.adapter;
         let to = (m & mask::STATE != 0).then_some(attr.qp_state);
         attributes(attr, m, own)
             .and_then(|a| q.device.qp_modify(q.handle, &a, m))
             .map_err(|e| reason::prefix_transition(e, q.device, q.handle, to))?;
         if m & mask::AV != 0 {
-            q.extras.store(ah_verbs::VectorExtras::of(&attr.ah_attr).pack(), Ordering::Relaxed);
+            q.extras
+                .store(ah_verbs::VectorExtras::from_attr(&attr.ah_attr).pack(), Ordering::Relaxed);
         }
         if m & mask::STATE != 0 {
             if attr.qp_state == qp_state::RESET {
@@ -482,7 +483,7 @@ pub unsafe extern "C" fn modify_qp_rate_limit(
 ) -> c_int {
     Verb("ibv_modify_qp_rate_limit").code((|| {
         // SAFETY: the program's pointers.
-        let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
+        let (q, attr) = unsafe { (Qp::from_ptr(qp)?, object(attr)?) };
         if attr.comp_mask != 0 {
             return Err(refuse!(Invalid, "comp_mask {:#x}: no field is behind it", attr.comp_mask));
         }
@@ -503,7 +504,7 @@ pub unsafe extern "C" fn query_qp(
 ) -> c_int {
     Verb("ibv_query_qp").code((|| {
         // SAFETY: the program's pointers.
-        let (q, attr, init) = unsafe { (Qp::of(qp)?, out(attr)?, out(init)?) };
+        let (q, attr, init) = unsafe { (Qp::from_ptr(qp)?, out(attr)?, out(init)?) };
         let known = q.snapshot();
         *attr = known.query(q.device)?;
         let base = &q.ex.qp_base;
@@ -526,7 +527,7 @@ pub unsafe extern "C" fn query_qp(
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     Verb("ibv_destroy_qp").code((|| {
         // SAFETY: the program's pointer.
-        let q = unsafe { Qp::of(qp)? };
+        let q = unsafe { Qp::from_ptr(qp)? };
         // The device refuses this, too. This check comes first because a busy device is asked
         // repeatedly.
         let groups = q.joined().len();
@@ -545,7 +546,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                 domain.release();
             }
             for cq in [base.send_cq, base.recv_cq] {
-                if let Ok(cq) = Cq::of(cq) {
+                if let Ok(cq) = Cq::from_ptr(cq) {
                     cq.users.fetch_sub(1, Ordering::Relaxed);
                 }
             }
@@ -560,7 +561,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 /// `ibv_qp_to_qp_ex`.
 pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the program's pointer.
-    match unsafe { Qp::of(qp) } {
+    match unsafe { Qp::from_ptr(qp) } {
         Ok(q) if q.ex.wr_start.is_some() => qp.cast(),
         _ => core::ptr::null_mut(),
     }
@@ -571,7 +572,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int 
     Verb("ibv_query_ece").code((|| {
         // SAFETY: the program's pointers.
         unsafe {
-            Qp::of(qp)?;
+            Qp::from_ptr(qp)?;
             *out(ece)? = ibv_ece { vendor_id: vendor(), ..ibv_ece::default() };
         }
         Ok(())
@@ -582,7 +583,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int 
 pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     Verb("ibv_set_ece").code((|| {
         // SAFETY: the program's pointers.
-        let (_, ece) = unsafe { (Qp::of(qp)?, object(ece)?) };
+        let (_, ece) = unsafe { (Qp::from_ptr(qp)?, object(ece)?) };
         if ece.comp_mask == 0 {
             Ok(())
         } else {

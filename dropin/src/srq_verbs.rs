@@ -4,7 +4,7 @@ use crate::cq_verbs::Cq;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::Called;
-use crate::object_numbers::{Kind, ObjectNumber};
+use crate::object_numbers::{ObjectKind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, out, Verb};
@@ -55,7 +55,7 @@ impl Srq {
     ///
     /// # Safety
     /// `p` is null or a live SRQ of ours.
-    pub unsafe fn of<'a>(p: *const ibv_srq) -> Result<&'a Srq> {
+    pub unsafe fn from_ptr<'a>(p: *const ibv_srq) -> Result<&'a Srq> {
         // SAFETY: the caller's promise; the program's struct is the first field.
         unsafe { object(p.cast::<Srq>()) }
     }
@@ -75,7 +75,7 @@ impl EventTarget for Srq {
     }
 
     fn acks(&self) -> AckCounters {
-        AckCounters::of(&raw const self.ibv)
+        AckCounters::new(&raw const self.ibv)
     }
 
     fn async_taken(&self) -> &AtomicU32 {
@@ -102,7 +102,7 @@ unsafe fn make(
     xrc: Option<(*mut ibv_xrcd, *mut ibv_cq)>,
 ) -> Result<*mut ibv_srq> {
     // SAFETY: the program's pointers.
-    let (p, init) = unsafe { (Pd::of(pd)?, out(init)?) };
+    let (p, init) = unsafe { (Pd::from_ptr(pd)?, out(init)?) };
     let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
     let bytes = ring_bytes(wanted.max_wr, wanted.max_sge);
     let (handle, given) = match xrc {
@@ -112,7 +112,7 @@ unsafe fn make(
         })?,
         Some((xrcd, cq)) => {
             // SAFETY: the caller's promise.
-            let (xrcd, cq) = unsafe { (Xrcd::of(xrcd)?, Cq::of(cq)?) };
+            let (xrcd, cq) = unsafe { (Xrcd::from_ptr(xrcd)?, Cq::from_ptr(cq)?) };
             let of = [p.handle, xrcd.handle, cq.handle];
             let made = p.hca.make(bytes, |d| d.srq_create_xrc(of, &wanted))?;
             cq.users.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +120,7 @@ unsafe fn make(
         }
     };
     let domain = p.hold();
-    let number = ObjectNumber::new(Kind::Srq, p.hca);
+    let number = ObjectNumber::new(ObjectKind::Srq, p.hca);
     let srq = Box::into_raw(Box::new(Srq {
         ibv: ibv_srq {
             // SAFETY: checked above.
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn create_srq_ex(
 ) -> *mut ibv_srq {
     Verb("ibv_create_srq_ex").pointer((|| {
         // SAFETY: the program's pointers.
-        let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
+        let (_, i) = unsafe { (Context::from_ptr(context)?, out(init)?) };
         let (mask, srq_type) =
             (i.comp_mask, if i.comp_mask & INIT_TYPE != 0 { i.srq_type } else { BASIC });
         let needed = match srq_type {
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn modify_srq(
 ) -> c_int {
     Verb("ibv_modify_srq").code((|| {
         // SAFETY: the program's pointers.
-        let (s, attr) = unsafe { (Srq::of(srq)?, object(attr)?) };
+        let (s, attr) = unsafe { (Srq::from_ptr(srq)?, object(attr)?) };
         if mask & !(MAX_WR | LIMIT) != 0 {
             return Err(refuse!(
                 Invalid,
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn modify_srq(
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     Verb("ibv_get_srq_num").code((|| {
         // SAFETY: the program's pointers.
-        let (s, number) = unsafe { (Srq::of(srq)?, out(number)?) };
+        let (s, number) = unsafe { (Srq::from_ptr(srq)?, out(number)?) };
         *number = s.device.srq_number(s.handle)?;
         Ok(())
     })())
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_i
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     Verb("ibv_query_srq").code((|| {
         // SAFETY: the program's pointers.
-        let (s, attr) = unsafe { (Srq::of(srq)?, out(attr)?) };
+        let (s, attr) = unsafe { (Srq::from_ptr(srq)?, out(attr)?) };
         let a = s.device.srq_query(s.handle)?;
         *attr = ibv_srq_attr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: a.srq_limit };
         Ok(())
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     Verb("ibv_destroy_srq").code((|| {
         // SAFETY: the program's pointer.
-        let s = unsafe { Srq::of(srq)? };
+        let s = unsafe { Srq::from_ptr(srq)? };
         // The device refuses while QPs use it. Busy because another thread posts is the program's
         // error.
         s.device.srq_destroy(s.handle)?;
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: domain and context outlive their objects.
         unsafe {
             s.domain.release();
-            if let Ok(cq) = Cq::of(s.cq) {
+            if let Ok(cq) = Cq::from_ptr(s.cq) {
                 cq.users.fetch_sub(1, Ordering::Relaxed);
             }
             end_events(s, 0);
@@ -263,5 +263,5 @@ pub unsafe fn post<D: Called + ?Sized>(
     bad: &mut *const ibv_recv_wr,
 ) -> Result<()> {
     // SAFETY: the caller's promise.
-    retry_while_busy(|| unsafe { D::of(s.device).post_srq_recv(s.handle, wr, bad) })
+    retry_while_busy(|| unsafe { D::cast(s.device).post_srq_recv(s.handle, wr, bad) })
 }

@@ -3,7 +3,7 @@
 //! once at the end, by `exit` or by a signal that ends programs, and at each SIGUSR2. It leaves
 //! signals alone that the program handles or ignores.
 
-use crate::worker::{Sleep, Wakeup, Worker};
+use crate::worker::{HelperThread, Sleep, Wakeup};
 use crate::{env, failed_requests, trace, verb_result as result};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::Once;
 
-static PRINTER: Worker = Worker::new();
+static PRINTER: HelperThread = HelperThread::new();
 
 /// The signal that ends the process when the counters are printed; 0: none.
 static ENDING: AtomicI32 = AtomicI32::new(0);

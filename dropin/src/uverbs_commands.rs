@@ -43,7 +43,7 @@ pub struct File(libc::dev_t, libc::ino_t);
 
 impl File {
     /// The file of a descriptor, if it can be that of a context.
-    pub fn of(fd: c_int) -> Option<File> {
+    pub fn find(fd: c_int) -> Option<File> {
         let st = stat(fd).ok()?;
         (st.st_mode & libc::S_IFMT == libc::S_IFIFO).then_some(File(st.st_dev, st.st_ino))
     }
@@ -87,7 +87,7 @@ fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
 }
 
 fn is_open_on(c: &Context, file: File) -> bool {
-    File::of(c.verbs.context.cmd_fd) == Some(file)
+    File::find(c.verbs.context.cmd_fd) == Some(file)
 }
 
 /// The type of [`write()`] for the preloaded library.
@@ -113,7 +113,7 @@ fn offer() {
 
 /// write(2) to a descriptor that cannot be written to. Returns `len`, or a negative errno.
 unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
-    let done = File::of(fd).and_then(|file| {
+    let done = File::find(fd).and_then(|file| {
         let (hca, adapter) = device_of(file)?;
         // The program's addresses may be invalid.
         let done = fault::install()
@@ -254,7 +254,7 @@ fn snapshot(of: &CommandTarget<'_>, number: u32) -> Option<QpSnapshot> {
             return None;
         }
         // SAFETY: as above; of a QP this field of the union is valid.
-        let q = unsafe { Qp::of(target.element().qp) }.ok()?;
+        let q = unsafe { Qp::from_ptr(target.element().qp) }.ok()?;
         (q.ex.qp_base.handle == number).then(|| q.snapshot())
     })
 }

@@ -76,7 +76,7 @@ pub fn note_device() {
 /// The first handle of a kind of objects: 0, as the kernel has it, or one that follows from the
 /// seed and the program.
 pub fn first_handle(kind: u64) -> u32 {
-    let draw = |seed| Random::new(program_keys(seed), PURPOSE).of(&[kind]) as u32 >> 8;
+    let draw = |seed| Random::new(program_keys(seed), PURPOSE).hash(&[kind]) as u32 >> 8;
     rules_of_keys().map_or(0, draw)
 }
 

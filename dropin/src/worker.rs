@@ -28,7 +28,7 @@ pub struct Wakeup<'a> {
     pub ready: &'a [libc::pollfd],
 }
 
-/// The events that end the sleep after a run, in addition to [`Worker::wake`].
+/// The events that end the sleep after a run, in addition to [`HelperThread::wake`].
 #[derive(Default)]
 pub struct Sleep {
     /// Descriptors that become readable.
@@ -38,7 +38,7 @@ pub struct Sleep {
 }
 
 /// A thread of the process. A child of fork starts without it.
-pub struct Worker {
+pub struct HelperThread {
     /// The descriptor on which the thread sleeps, or −1.
     fd: AtomicI32,
     /// The process that has the thread, or 0.
@@ -46,10 +46,14 @@ pub struct Worker {
     last: AtomicBool,
 }
 
-impl Worker {
+impl HelperThread {
     /// Without a thread.
     pub const fn new() -> Self {
-        Worker { fd: AtomicI32::new(-1), owner: AtomicI32::new(0), last: AtomicBool::new(false) }
+        HelperThread {
+            fd: AtomicI32::new(-1),
+            owner: AtomicI32::new(0),
+            last: AtomicBool::new(false),
+        }
     }
 
     /// Whether this process has started the thread.
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn it_works_when_woken_and_once_more_at_the_end() {
-        static WORKER: Worker = Worker::new();
+        static WORKER: HelperThread = HelperThread::new();
         static RUNS: AtomicU32 = AtomicU32::new(0);
         static LAST: AtomicU32 = AtomicU32::new(0);
         WORKER.wake();
@@ -194,7 +198,7 @@ mod tests {
 
     #[test]
     fn descriptors_and_a_time_end_a_sleep() {
-        static WORKER: Worker = Worker::new();
+        static WORKER: HelperThread = HelperThread::new();
         static READY: AtomicU32 = AtomicU32::new(0);
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -222,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_end_does_not_wait_for_ever() {
-        static WORKER: Worker = Worker::new();
+        static WORKER: HelperThread = HelperThread::new();
         WORKER
             .start("test", |_| {
                 std::thread::sleep(Duration::from_secs(3600));

@@ -34,7 +34,7 @@ impl Xrcd {
     ///
     /// # Safety
     /// `p` is null or a live domain of ours.
-    pub unsafe fn of<'a>(p: *mut ibv_xrcd) -> Result<&'a Xrcd> {
+    pub unsafe fn from_ptr<'a>(p: *mut ibv_xrcd) -> Result<&'a Xrcd> {
         // SAFETY: the caller's promise; the program's struct is the first field.
         let x = unsafe { object(p.cast::<Xrcd>())? };
         x.hca.check()?;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn open_xrcd(
 ) -> *mut ibv_xrcd {
     Verb("ibv_open_xrcd").pointer((|| {
         // SAFETY: the program's pointers.
-        let (c, i) = unsafe { (Context::of(context)?, object(init)?) };
+        let (c, i) = unsafe { (Context::from_ptr(context)?, object(init)?) };
         if i.comp_mask != INIT_BOTH {
             return Err(refuse!(
                 Invalid,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn open_xrcd(
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     Verb("ibv_close_xrcd").code((|| {
         // SAFETY: the program's pointer.
-        let x = unsafe { Xrcd::of(xrcd)? };
+        let x = unsafe { Xrcd::from_ptr(xrcd)? };
         let mut last = true;
         if let Some(file) = x.file {
             if let Some(known) = x.hca.objects().xrc_files.get_mut(&file) {

@@ -103,7 +103,7 @@ impl DeviceKind {
     ///
     /// # Errors
     /// `Invalid`: a name of no kind.
-    pub(crate) fn of(name: &str) -> Result<&'static DeviceKind> {
+    pub(crate) fn find(name: &str) -> Result<&'static DeviceKind> {
         KINDS.iter().find(|kind| kind.form.is_of(name)).ok_or_else(|| {
             let (word, more) = name.split_once(':').map_or((name, None), |(w, m)| (w, Some(m)));
             match (KINDS.iter().find(|kind| kind.form.word() == word), more) {
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_name_belongs_to_the_kind_that_it_begins_with() {
-        let of = |name| DeviceKind::of(name).ok().map(|kind| kind.words);
+        let of = |name| DeviceKind::find(name).ok().map(|kind| kind.words);
         assert_eq!(of("soft:127.0.0.1"), Some(KINDS[0].words));
         assert_eq!(of("soft:"), Some(KINDS[0].words));
         assert_eq!(of("verbs:rxe0:1:3"), Some(KINDS[1].words));

@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use gdrcore_core::Result;
 use gdrcore_cuda::api::{self, IpcHandle};
 use gdrcore_cuda::device::Device;
-use gdrcore_cuda::memory::{self, Kind, Shared};
+use gdrcore_cuda::memory::{self, AllocationKind, Shared};
 use gdrcore_cuda::span::Span;
 use gdrcore_net::reason;
 
@@ -79,8 +79,8 @@ pub unsafe extern "C" fn gdrc_cuda_alloc(
         let out = out!(addr);
         reason::clear();
         let kind = match flags {
-            0 => Kind::Plain,
-            cuda_alloc_flags::SHAREABLE => Kind::Shareable,
+            0 => AllocationKind::Plain,
+            cuda_alloc_flags::SHAREABLE => AllocationKind::Shareable,
             _ => {
                 return Err(refuse!(Invalid, "flags {flags:#x}: only GDRC_CUDA_SHAREABLE is known"))
             }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn gdrc_cuda_export(
     call(|| {
         let (out, out_fd) = (out!(handle), out!(fd));
         reason::clear();
-        let span = Span::of(addr, length as u64).map_err(explain)?;
+        let span = Span::look_up(addr, length as u64).map_err(explain)?;
         let mut h = gdrc_cuda_handle {
             kind: 1,
             reserved: 0,

@@ -192,7 +192,7 @@ pub(crate) fn register(
 ) -> Result<(Handle, MrAttr)> {
     let (device, nic) = (device(ctx)?, nic(ctx));
     let state = state_or_new(ctx)?;
-    let span = Span::of(reg.addr, reg.length).map_err(explain)?;
+    let span = Span::look_up(reg.addr, reg.length).map_err(explain)?;
     let of_gpu = MrReg { provider: memory_kind::CUDA, ..*reg };
     let mut cookie = None;
     let ((mr, attr), record) = match (nic, device.remote()) {

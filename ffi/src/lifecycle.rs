@@ -33,7 +33,7 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
     let config =
         open_config::read(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
     let explain = |&e: &Error| open_error::explain(name, Stage::Size, e);
-    let kind = DeviceKind::of(name).inspect_err(explain)?;
+    let kind = DeviceKind::find(name).inspect_err(explain)?;
     (kind.check)(name, &config)?;
     let need = (kind.memsize)(name, &config).inspect_err(explain)?;
     Ok(Request { name, kind, config, need })

@@ -34,7 +34,7 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wr_opcode};
 use gdrcore_core::wire::dceth::DcEth;
-use gdrcore_core::wire::{Class, Feth, Flow, Kind, Opcode, ICRC_LEN};
+use gdrcore_core::wire::{Class, Feth, Flow, Opcode, PacketKind, ICRC_LEN};
 use gdrcore_testkit::packet::{Packet, View};
 use host::Host;
 
@@ -200,7 +200,7 @@ fn name_memory(
     let Some(named) = packet.get_mut(reth..reth + 16).filter(|_| plan & 4 == 0) else { return };
     let (va, rkey) = host.target();
     let len = match known.kind() {
-        Kind::AtomicWrite if legal => 8,
+        PacketKind::AtomicWrite if legal => 8,
         _ => u32::from(input.u16() & 0x7ff),
     };
     named[..8].copy_from_slice(&(va + u64::from(input.u8())).to_be_bytes());

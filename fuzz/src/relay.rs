@@ -8,7 +8,7 @@ use gdrcore_core::cm::mad::{Ids, Mad, Message, Req, MAD_LEN};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Kind, Psn, ICRC_LEN};
+use gdrcore_core::wire::{Class, PacketKind, Psn, ICRC_LEN};
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::via::proto::Service;
 use gdrcore_router::relay::{Destination, Far, FarPeer, Place, Refused, Slots, Switch};
@@ -156,11 +156,12 @@ fn packet(input: &mut Bytes<'_>, sender: Option<&Known>) -> Vec<u8> {
     let qpn = |n: u8| u32::from(n % 16) * QPN_UNIT + 3;
     let own = sender.map_or(0, |known| known.2.start * QPN_UNIT + 3);
     let class = [Class::Rc, Class::Uc, Class::Ud, Class::Xrc][usize::from(input.u8() % 4)];
-    let mut run = Run::new(class, Kind::Send, qpn(input.u8()), Psn::new(1));
+    let mut run = Run::new(class, PacketKind::Send, qpn(input.u8()), Psn::new(1));
     run.src_qpn = if input.u8() < 200 { own } else { qpn(input.u8()) };
     let mut payload = vec![7; usize::from(input.u8())];
     if input.u8() < 60 {
-        run = Run { src_qpn: GSI_QPN, ..Run::new(Class::Ud, Kind::Send, GSI_QPN, Psn::new(1)) };
+        run =
+            Run { src_qpn: GSI_QPN, ..Run::new(Class::Ud, PacketKind::Send, GSI_QPN, Psn::new(1)) };
         let n = u32::from(input.u8());
         let service_id = 0x0106 << 16 | u64::from(n % 4);
         let message = match input.u8() % 3 {

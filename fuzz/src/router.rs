@@ -75,7 +75,7 @@ pub fn router(data: &[u8]) -> Routed {
             }
             2 => now += u64::from(input.u16()) << 16,
             3 => broker.tick(now, &mut out),
-            4 => broker.gone(now, id, &mut out),
+            4 => broker.end_session(now, id, &mut out),
             5 => broker.reload(now, policy(input.below(POLICIES.len())), &Host, &mut out),
             6 => {
                 let text = String::from_utf8_lossy(input.take(60)).into_owned();

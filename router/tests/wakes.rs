@@ -2,7 +2,7 @@
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Kind, Psn, ICRC_LEN};
+use gdrcore_core::wire::{Class, PacketKind, Psn, ICRC_LEN};
 use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::session::Session;
@@ -25,7 +25,7 @@ fn open(at: &Path) -> (Session, Relay) {
 
 /// A SEND of one packet to a queue pair of a session.
 fn packet_to(to: &Session) -> Vec<u8> {
-    let run = Run::new(Class::Rc, Kind::Send, to.welcome().qpns.0 + 3, Psn::new(1));
+    let run = Run::new(Class::Rc, PacketKind::Send, to.welcome().qpns.0 + 3, Psn::new(1));
     let opcode = run.opcode(true, true);
     let mut bytes = vec![0; opcode.header_len()];
     run.emit_headers(opcode, run.psn, false, 0, &mut bytes);

@@ -3,7 +3,7 @@
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Flow, Kind, Psn};
+use gdrcore_core::wire::{Class, Flow, PacketKind, Psn};
 use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::via::find::SocketPath;
@@ -66,7 +66,7 @@ fn datagram(from: &Session, to: &Session, payload: usize) -> Vec<u8> {
 
 /// A datagram between queue pairs.
 fn between(from: u32, to: u32, payload: usize) -> Vec<u8> {
-    let mut run = Run::new(Class::Ud, Kind::Send, to, Psn::new(1));
+    let mut run = Run::new(Class::Ud, PacketKind::Send, to, Psn::new(1));
     run.src_qpn = from;
     let opcode = run.opcode(true, true);
     let mut bytes = vec![0; opcode.header_len()];

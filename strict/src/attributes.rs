@@ -68,7 +68,7 @@ mod tests {
     fn only_attributes_of_the_mask_are_judged() {
         let a = QpAttr { rnr_retry: 7, max_rd_atomic: 17, ..QpAttr::default() };
         let rules = |m, ways, nic: Option<&str>| -> Vec<Rule> {
-            judge((&a, Some(0)), m, ways, nic.and_then(Nic::of))
+            judge((&a, Some(0)), m, ways, nic.and_then(Nic::find))
                 .into_iter()
                 .map(|(rule, _)| rule)
                 .collect()
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(rules(mask::RATE_LIMIT, none, Some("rxe")), [Rule::AttributeRefused]);
         assert_eq!(rules(mask::RATE_LIMIT, none, None), []);
         let sqd = QpAttr { qp_state: qp_state::SQD, ..a };
-        let drained = |nic| judge((&sqd, None), mask::STATE, none, Nic::of(nic)).len();
+        let drained = |nic| judge((&sqd, None), mask::STATE, none, Nic::find(nic)).len();
         assert_eq!(["mlx5", "hns", "rxe", "efa", ""].map(drained), [1, 1, 0, 0, 0]);
     }
 }

@@ -73,7 +73,7 @@ const NICS: &[Nic] = &[
 
 impl Nic {
     /// The NIC of a name.
-    pub fn of(name: &str) -> Option<&'static Nic> {
+    pub fn find(name: &str) -> Option<&'static Nic> {
         NICS.iter().find(|nic| nic.name == name)
     }
 
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn a_nic_names_the_first_limit_that_is_exceeded() {
-        let mlx5 = Nic::of("mlx5").unwrap();
+        let mlx5 = Nic::find("mlx5").unwrap();
         let cap = QpCap { max_send_sge: 30, max_inline_data: 956, ..Default::default() };
         assert_eq!(mlx5.lacks(qp_type::RC, &cap), None);
         let more = QpCap { max_send_sge: 31, ..cap };
         let said = mlx5.lacks(qp_type::RC, &more).unwrap();
         assert_eq!(said, "max_send_sge 31: mlx5 has at most 30");
-        assert!(Nic::of("efa").unwrap().lacks(qp_type::RC, &cap).unwrap().contains("type RC"));
-        assert_eq!(Nic::of("mlx4"), None);
+        assert!(Nic::find("efa").unwrap().lacks(qp_type::RC, &cap).unwrap().contains("type RC"));
+        assert_eq!(Nic::find("mlx4"), None);
     }
 }

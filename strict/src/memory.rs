@@ -146,7 +146,7 @@ pub(crate) struct Tail {
 
 impl Tail {
     /// The end of the last piece.
-    pub fn of(pieces: &[Piece]) -> Tail {
+    pub fn from_pieces(pieces: &[Piece]) -> Tail {
         let Some(last) = pieces.last() else { return Tail::default() };
         let before: u64 = pieces.iter().map(|p| p.len).sum::<u64>() - last.len;
         let kept = last.len.min(TAIL_MAX as u64);
@@ -218,7 +218,7 @@ mod tests {
         let mut regions = Regions::default();
         regions.0.insert((1, 9), region_of(&memory, 0));
         let sge = Sge { addr: 0, length: 2048, lkey: 9 };
-        let tail = Tail::of(&regions.pieces(1, &raw const sge as usize, 1, false));
+        let tail = Tail::from_pieces(&regions.pieces(1, &raw const sge as usize, 1, false));
         memory[..1900].fill(1);
         assert_eq!(tail.changed(1900), Ok(None));
         assert_eq!(tail.changed(1800), Ok(Some(1800)));

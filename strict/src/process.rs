@@ -51,7 +51,7 @@ impl Settings {
     pub fn of_environment() -> Option<Settings> {
         let mode = text(&STRICT).and_then(|value| Mode::parse(&value));
         let mode = mode.filter(|_| !is_privileged())?;
-        Some(Settings { mode, nic: text(&LIKE).and_then(|name| Nic::of(&name)) })
+        Some(Settings { mode, nic: text(&LIKE).and_then(|name| Nic::find(&name)) })
     }
 
     /// Those of words: a mode, and perhaps a comma and the name of a NIC, such as `exit=66,mlx5`.
@@ -59,7 +59,7 @@ impl Settings {
         let (mode, nic) = words.split_once(',').map_or((words, None), |(m, n)| (m, Some(n)));
         let mode = Mode::parse(mode)?;
         match nic {
-            Some(name) => Some(Settings { mode, nic: Some(Nic::of(name)?) }),
+            Some(name) => Some(Settings { mode, nic: Some(Nic::find(name)?) }),
             None => Some(Settings { mode, nic: None }),
         }
     }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn settings_are_a_mode_and_perhaps_a_nic() {
-        let of = |mode, name: &str| Some(Settings { mode, nic: Nic::of(name) });
+        let of = |mode, name: &str| Some(Settings { mode, nic: Nic::find(name) });
         assert_eq!(Settings::parse("report"), of(Mode::Report, ""));
         assert_eq!(Settings::parse("exit=66,mlx5"), of(Mode::Exit(66), "mlx5"));
         for wrong in ["", ",mlx5", "report,", "report,mlx4", "exit", "abort mlx5"] {

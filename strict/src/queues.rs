@@ -3,7 +3,7 @@
 
 use crate::memory::{Gone, Tail};
 use crate::report::Report;
-use crate::requests::{Kind, Request};
+use crate::requests::{PieceUse, Request};
 use crate::rules::Rule;
 use crate::sites::Site;
 use crate::Id;
@@ -172,8 +172,8 @@ impl Outstanding {
         for (of, old) in self.live().take(COMPARED_MAX) {
             // Answers of READs and atomics come in order: these do not overtake each other.
             let overtakes = of == place
-                && old.kind == Kind::Fetches
-                && new.kind != Kind::Fetches
+                && old.kind == PieceUse::Fetches
+                && new.kind != PieceUse::Fetches
                 && !new.is_fenced;
             let report =
                 |rule, words| Report { rule, words, site: new.site, noticed: Some(old.site) };
@@ -192,8 +192,8 @@ impl Outstanding {
                     }
                     // A READ's answer comes after what a request before it has read: in order.
                     let is_after = of == place
-                        && (old.kind == Kind::Fetches
-                            || (old.kind == Kind::Reads && new.kind == Kind::Fetches));
+                        && (old.kind == PieceUse::Fetches
+                            || (old.kind == PieceUse::Reads && new.kind == PieceUse::Fetches));
                     if !is_after {
                         return Some(report(Rule::BuffersOverlap, words + &other));
                     }
@@ -374,7 +374,7 @@ fn judge(place: Place, r: &Request, wc: &Wc, here: Site) -> Option<Report> {
         noticed: Some(here),
     };
     let gone = || report(Rule::MemoryUnmapped, "its memory was unmapped before its completion");
-    if r.kind == Kind::Receives {
+    if r.kind == PieceUse::Receives {
         // What a WRITE with immediate data uses up is not written.
         let message = match wc.opcode {
             wc_opcode::RECV => u64::from(wc.byte_len),
@@ -456,7 +456,7 @@ mod tests {
     fn request(number: u64, is_signaled: bool) -> Request {
         Request {
             wr_id: number,
-            kind: Kind::Nothing,
+            kind: PieceUse::Nothing,
             is_signaled,
             is_fenced: false,
             pieces: Regions::default().pieces(0, 0, 0, false),
@@ -531,9 +531,9 @@ mod tests {
         let at = memory.as_ptr() as u64;
         let sge = Sge { addr: at, length: memory.len() as u32, lkey: 9 };
         let pieces = regions.pieces(1, &raw const sge as usize, 1, false);
-        let tail = Tail::of(&pieces);
+        let tail = Tail::from_pieces(&pieces);
         memory[memory.len() - 1] ^= 1;
-        Request { wr_id, kind: Kind::Receives, tail, ..request(number, true) }
+        Request { wr_id, kind: PieceUse::Receives, tail, ..request(number, true) }
     }
 
     #[test]
@@ -589,7 +589,7 @@ mod tests {
         let found = all.post(Place::Send((1, 0x12)), write(3)).unwrap();
         assert_eq!((found.rule, found.site), (Rule::RemoteOverlap, 3));
         let mut all = outstanding(8);
-        let read = Request { kind: Kind::Fetches, remote: remote(false), ..request(1, true) };
+        let read = Request { kind: PieceUse::Fetches, remote: remote(false), ..request(1, true) };
         all.post(Place::Send(QP), read);
         let fenced = Request { is_fenced: true, ..write(2) };
         assert!(all.post(Place::Send(QP), fenced).is_none());
@@ -598,9 +598,9 @@ mod tests {
         // A READ into what a WRITE of the same queue pair sends comes behind it.
         let mut all = outstanding(8);
         let piece = |kind| Request { kind, pieces: vec![Piece::at(64, 8)], ..request(1, true) };
-        all.post(Place::Send(QP), piece(Kind::Reads));
-        assert!(all.post(Place::Send(QP), piece(Kind::Fetches)).is_none());
-        let found = all.post(Place::Send((1, 0x12)), piece(Kind::Fetches)).unwrap();
+        all.post(Place::Send(QP), piece(PieceUse::Reads));
+        assert!(all.post(Place::Send(QP), piece(PieceUse::Fetches)).is_none());
+        let found = all.post(Place::Send((1, 0x12)), piece(PieceUse::Fetches)).unwrap();
         assert_eq!(found.rule, Rule::BuffersOverlap);
         // Another peer's memory is another place.
         let mut all = outstanding(8);

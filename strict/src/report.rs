@@ -95,10 +95,10 @@ impl Reports {
             None
         });
         let suppressions = suppressions.unwrap_or_default();
-        Reports::of(mode, file(&STRICT_JSON), suppressions)
+        Reports::with_output(mode, file(&STRICT_JSON), suppressions)
     }
 
-    fn of(mode: Mode, json: Option<PathBuf>, suppressions: Vec<Suppression>) -> Reports {
+    fn with_output(mode: Mode, json: Option<PathBuf>, suppressions: Vec<Suppression>) -> Reports {
         let (seen, hidden) = (HashSet::new(), HashSet::new());
         Reports { mode, json, suppressions, seen, hidden, error: ErrorStream::new() }
     }
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(all, [of("object-left", ""), of("missing-fence", "copy_ring")]);
         let why = suppressions("object-left\nobject-lost:x\n").unwrap_err();
         assert_eq!(why, "line 2: no rule 'object-lost'");
-        let reports = Reports::of(Mode::Report, None, all);
+        let reports = Reports::with_output(Mode::Report, None, all);
         let frame = |f: &str| [Frame { function: f.into(), ..Frame::default() }];
         assert!(reports.is_suppressed(Rule::ObjectLeft, frame("main").iter()));
         assert!(reports.is_suppressed(Rule::MissingFence, frame("my_copy_ring").iter()));

@@ -7,7 +7,7 @@ use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, RecvWr, SendWr}
 
 /// What a request does to the memory of its pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PieceUse {
     /// SEND, WRITE: reads it.
     Reads,
     /// READ, atomic: writes it when the answer comes, which later requests may overtake.
@@ -42,7 +42,7 @@ impl Remote {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub wr_id: u64,
-    pub kind: Kind,
+    pub kind: PieceUse,
     pub is_signaled: bool,
     pub is_fenced: bool,
     pub pieces: Vec<Piece>,
@@ -80,7 +80,7 @@ impl Request {
         let kind = match wr.opcode {
             wr_opcode::RDMA_READ
             | wr_opcode::ATOMIC_CMP_AND_SWP
-            | wr_opcode::ATOMIC_FETCH_AND_ADD => Kind::Fetches,
+            | wr_opcode::ATOMIC_FETCH_AND_ADD => PieceUse::Fetches,
             wr_opcode::SEND
             | wr_opcode::SEND_WITH_IMM
             | wr_opcode::SEND_WITH_INV
@@ -88,15 +88,15 @@ impl Request {
             | wr_opcode::RDMA_WRITE_WITH_IMM
                 if !is_inline =>
             {
-                Kind::Reads
+                PieceUse::Reads
             }
-            _ => Kind::Nothing,
+            _ => PieceUse::Nothing,
         };
         let pieces = match kind {
-            Kind::Nothing => Vec::new(),
+            PieceUse::Nothing => Vec::new(),
             _ => {
                 let list = wr.sg_list as usize;
-                regions.pieces(from.device, list, wr.num_sge, kind == Kind::Reads)
+                regions.pieces(from.device, list, wr.num_sge, kind == PieceUse::Reads)
             }
         };
         let len = || pieces.iter().map(|p| p.len).sum();
@@ -151,10 +151,10 @@ impl Request {
         let pieces = regions.pieces(device, wr.sg_list as usize, wr.num_sge, false);
         Request {
             wr_id: wr.wr_id,
-            kind: Kind::Receives,
+            kind: PieceUse::Receives,
             is_signaled: true,
             is_fenced: false,
-            tail: Tail::of(&pieces),
+            tail: Tail::from_pieces(&pieces),
             pieces,
             remote: None,
             ah: None,
@@ -165,7 +165,7 @@ impl Request {
 
     /// Whether the device writes to its pieces.
     pub fn writes(&self) -> bool {
-        matches!(self.kind, Kind::Fetches | Kind::Receives)
+        matches!(self.kind, PieceUse::Fetches | PieceUse::Receives)
     }
 
     /// The first byte that both requests have in their pieces.

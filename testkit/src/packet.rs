@@ -8,7 +8,7 @@ use core::fmt;
 
 use gdrcore_core::verbs::post::MAX_MESSAGE;
 use gdrcore_core::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Kind, Opcode, Reth, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PacketKind, Reth, XrcEth,
 };
 
 /// The longest payload of any packet: the largest path MTU.
@@ -197,18 +197,18 @@ impl<'a> TryFrom<View<'a>> for Packet<'a> {
         let (op, reth, payload) = (view.opcode(), view.reth(), view.payload());
         let len = payload.len();
         let len_legal = match op.kind() {
-            Kind::Send | Kind::Write | Kind::ReadResponse => {
+            PacketKind::Send | PacketKind::Write | PacketKind::ReadResponse => {
                 len <= MAX_PAYLOAD && (len > 0 || (op.is_first() && op.is_last()))
             }
-            Kind::AtomicWrite => len == 8,
-            Kind::Cnp => len == 16 && payload.iter().all(|&b| b == 0),
+            PacketKind::AtomicWrite => len == 8,
+            PacketKind::Cnp => len == 16 && payload.iter().all(|&b| b == 0),
             _ => len == 0,
         };
         let reth_legal = reth.is_none_or(|reth| {
             u64::from(reth.len) <= MAX_MESSAGE
                 && match (op.kind(), op.is_last()) {
-                    (Kind::Write | Kind::AtomicWrite, true) => reth.len as usize == len,
-                    (Kind::Write, false) => reth.len as usize > len,
+                    (PacketKind::Write | PacketKind::AtomicWrite, true) => reth.len as usize == len,
+                    (PacketKind::Write, false) => reth.len as usize > len,
                     _ => true,
                 }
         });

@@ -3,7 +3,7 @@
 use gdrcore_core::mem::weak::{delay_ns, Weak};
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 use gdrcore_core::random::Random;
-use gdrcore_core::wire::{Bth, Kind};
+use gdrcore_core::wire::{Bth, PacketKind};
 use std::sync::{Mutex, MutexGuard};
 
 /// Stands in place of an engine's host memory (`Guard::set_host_memory`).
@@ -41,9 +41,9 @@ impl WeakMemory {
         let Some(head) = packet.first_chunk() else { return };
         let bth = Bth::parse(head);
         let (qpn, psn, kind) = (bth.dest_qp.get(), bth.psn.get(), bth.opcode.kind());
-        let draw = Random::new(*seed, 0).of(&[qpn.into(), psn.into()]);
+        let draw = Random::new(*seed, 0).hash(&[qpn.into(), psn.into()]);
         weak.begin(qpn, bth.opcode, Some(draw));
-        if kind == Kind::ReadRequest {
+        if kind == PacketKind::ReadRequest {
             weak.delay_read(TransferId::answer(qpn, psn, 0).id, *now + delay_ns(draw));
         }
     }

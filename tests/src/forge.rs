@@ -2,7 +2,7 @@
 
 use crate::ends::{pattern, succeed, End, Op};
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Flow, Kind, Psn, ICRC_LEN};
+use gdrcore_core::wire::{Class, Flow, PacketKind, Psn, ICRC_LEN};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// The address and port that a device's name contains.
@@ -52,7 +52,7 @@ pub fn still_works(a: &mut End, b: &mut End) {
 
 /// A datagram between queue pairs in the form of the relay's rings: its ICRC is not computed.
 pub fn datagram(from: u32, to: u32, payload: usize) -> Vec<u8> {
-    let mut run = Run::new(Class::Ud, Kind::Send, to, Psn::new(1));
+    let mut run = Run::new(Class::Ud, PacketKind::Send, to, Psn::new(1));
     run.src_qpn = from;
     let opcode = run.opcode(true, true);
     let mut bytes = vec![0; opcode.header_len()];

@@ -17,6 +17,7 @@ pub mod library;
 pub mod map;
 pub mod process;
 pub mod rdmacm;
+pub mod remote;
 pub mod results;
 pub mod router;
 pub mod router_round;

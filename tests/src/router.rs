@@ -4,6 +4,8 @@ use crate::lab::Lab;
 use crate::library;
 use crate::soft::Soft;
 use crate::tools::{favoured, run, Done, Running};
+use gdrcore_core::{Error, Result};
+use gdrcore_net::reason;
 use gdrcore_net::rights::Foreign;
 use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::{
@@ -280,7 +282,7 @@ impl Raw {
             Some((Envelope { status: 0, message: Message::Welcome(w), .. }, m)) => {
                 let [up, down, bell, none] = m.fds.map(|fd| fd.map(Foreign::trusted));
                 assert!(none.is_none());
-                (w, Ends::of([up, down, bell]).expect("rings"))
+                (w, Ends::from_descriptors([up, down, bell]).expect("rings"))
             }
             other => panic!("{other:?}"),
         }
@@ -339,6 +341,13 @@ pub fn on_the_drop_in(c: &mut Command) {
     for name in VARIABLES {
         c.env_remove(name);
     }
+}
+
+/// The error of a call that must be refused, and its words.
+pub fn words<T>(refused: Result<T>) -> (Error, String) {
+    let Err(e) = refused else { panic!("it is allowed") };
+    reason::note_returned(e);
+    (e, reason::with_text(|words| words.to_string()))
 }
 
 /// The first number of a name in what `gdrcore-routerctl` says; `None`: the name is not there, or

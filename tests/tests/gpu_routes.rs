@@ -2,7 +2,7 @@
 
 use gdrcore_core::{Error, Result};
 use gdrcore_cuda::device::Device;
-use gdrcore_cuda::memory::{self, Kind, Shared};
+use gdrcore_cuda::memory::{self, AllocationKind, Shared};
 use gdrcore_cuda::route::{self, Reason, Record, Route};
 use gdrcore_cuda::span::Span;
 use gdrcore_tests::cuda::{self, alone, Driver, Stat};
@@ -61,8 +61,8 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
         skip!("a real driver does not refuse on demand");
     }
     let device = Device::get(0).unwrap();
-    let at = memory::alloc(device, 1 << 20, Kind::Plain).unwrap();
-    let span = Span::of(at + 5000, 10_000).unwrap();
+    let at = memory::alloc(device, 1 << 20, AllocationKind::Plain).unwrap();
+    let span = Span::look_up(at + 5000, 10_000).unwrap();
     let dir = scratch("gpu-routes");
     let with = dir.join("with");
     std::fs::create_dir_all(with.join("module/nvidia_peermem")).unwrap();
@@ -119,8 +119,8 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
 #[test]
 fn a_nic_gets_the_dma_buf_that_the_driver_exports_or_the_reason_why_there_is_none() {
     let (_alone, _) = alone();
-    let at = memory::alloc(Device::get(0).unwrap(), 1 << 20, Kind::Plain).unwrap();
-    let span = Span::of(at + 5000, 10_000).unwrap();
+    let at = memory::alloc(Device::get(0).unwrap(), 1 << 20, AllocationKind::Plain).unwrap();
+    let span = Span::look_up(at + 5000, 10_000).unwrap();
     let dir = scratch("gpu-routes-driver");
     std::fs::create_dir_all(dir.join("module/nvidia_peermem")).unwrap();
     let (_, record) = nic(Ok(()), Ok(())).register(&span, None, &dir).unwrap();
@@ -147,8 +147,8 @@ fn a_hundred_thousand_registrations_leave_no_descriptor() {
     // A real driver takes a system call and more for each.
     let times = if is_fake { 100_000 } else { 2_000 };
     let exported = || if is_fake { cuda::stat(Stat::Descriptors) } else { 0 };
-    let at = memory::alloc(Device::get(0).unwrap(), 1 << 20, Kind::Plain).unwrap();
-    let span = Span::of(at, 1 << 20).unwrap();
+    let at = memory::alloc(Device::get(0).unwrap(), 1 << 20, AllocationKind::Plain).unwrap();
+    let span = Span::look_up(at, 1 << 20).unwrap();
     let (open, before) = (descriptors(std::process::id()), exported());
     let sysfs = Path::new("/nonexistent");
     for i in 0..times {
@@ -168,26 +168,26 @@ fn exports_are_found_again_and_freed_memory_is_another_allocation() {
     let is_fake = driver == Driver::Fake;
     let blocks_of_it = || if is_fake { cuda::stat(Stat::Blocks) } else { 0 };
     let device = Device::get(0).unwrap();
-    let at = memory::alloc(device, 100_000, Kind::Plain).unwrap();
-    let span = Span::of(at + 10, 99_000).unwrap();
+    let at = memory::alloc(device, 100_000, AllocationKind::Plain).unwrap();
+    let span = Span::look_up(at + 10, 99_000).unwrap();
     assert_eq!((span.base, span.at, span.size), (at, at + 10, 100_000));
     assert!(span.is_same() && span.sync_memops);
     for (begin, length) in
         [(at + 10, 100_000), (at - 1, 10), (at + 100_000, 1), (0, 1), (u64::MAX, 1), (at, 0)]
     {
-        assert!(Span::of(begin, length).is_err(), "{begin:#x} + {length}");
+        assert!(Span::look_up(begin, length).is_err(), "{begin:#x} + {length}");
     }
     memory::free(at).unwrap();
     assert!(!span.is_same(), "freed");
-    let again = memory::alloc(device, 100_000, Kind::Plain).unwrap();
+    let again = memory::alloc(device, 100_000, AllocationKind::Plain).unwrap();
     if is_fake {
         assert_eq!(again, at, "the fake driver reuses the address");
     }
     assert!(!span.is_same(), "a new allocation at the address counts as the same");
     memory::free(again).unwrap();
 
-    let at = memory::alloc(device, 100_000, Kind::Shareable).unwrap();
-    assert!(!Span::of(at, 1).unwrap().sync_memops, "such memory has no sync_memops");
+    let at = memory::alloc(device, 100_000, AllocationKind::Shareable).unwrap();
+    assert!(!Span::look_up(at, 1).unwrap().sync_memops, "such memory has no sync_memops");
     let Ok(Shared::Descriptor { fd, offset, size }) = memory::export(at + 4096, 1000) else {
         panic!("no descriptor")
     };

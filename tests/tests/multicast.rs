@@ -4,12 +4,11 @@
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
 use gdrcore_core::Error;
-use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_tests::ends::{Address, End, Op, Shape};
 use gdrcore_tests::patience::{deadline, run_until};
 use gdrcore_tests::place;
+use gdrcore_tests::remote;
 use gdrcore_tests::rng::Rng;
-use gdrcore_tests::router::{number, Router};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{installed, loopback, run, scratch};
 use gdrcore_tests::{library, or_skip};
@@ -74,11 +73,8 @@ fn all_members_but_the_sender_receive_a_group() {
 #[test]
 fn tenants_of_a_routers_device_are_members_of_a_group() {
     let _alone = alone();
-    let tenant = |name: &str| {
-        format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{}\"\n", address(4))
-    };
-    let router = Router::start(&format!("{}{}", tenant("a"), tenant("b")));
-    let [a, b] = ["a", "b"].map(|name| RemoteDevice::open(&router.device(name)).expect("opened"));
+    let router = remote::start(4);
+    let [a, b] = ["a", "b"].map(|name| remote::open(&router, name));
     let c = Soft::new(&address(5));
     expect_a_group([&a, &b, c.dev()], [group(9), group(10)]);
     // A tenant that ends as a member leaves nothing.
@@ -86,9 +82,7 @@ fn tenants_of_a_routers_device_are_members_of_a_group() {
     b.mcast_attach(left.qp, &group(9)).expect("attach");
     let _memory = left.leave();
     drop((a, b));
-    run_until(60, "objects stay on the device", || {
-        number(&router.ask("status").output, "objects") == Some(0)
-    });
+    remote::wait_until_empty(&router);
 }
 
 /// Queue pairs of the devices send to the first of the groups, and receive what others send there.

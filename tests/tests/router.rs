@@ -6,14 +6,14 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{qp_type, wc_status};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Error;
 use gdrcore_net::reason;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
 use gdrcore_tests::cm::{self, cm};
 use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, wait_for};
-use gdrcore_tests::router::{number, Router, TWO};
+use gdrcore_tests::router::{number, words, Router, TWO};
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::tools::as_root;
 use gdrcore_tests::traffic::{exchange_between, failure};
@@ -21,13 +21,6 @@ use gdrcore_tests::{far_end, or_skip};
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
-
-/// What a call was refused for, in words.
-fn words<T>(refused: Result<T>) -> (Error, String) {
-    let Err(e) = refused else { panic!("it is allowed") };
-    reason::note_returned(e);
-    (e, reason::with_text(|words| words.to_string()))
-}
 
 #[test]
 fn connected_queue_pairs_of_two_tenants_and_of_one() {

@@ -2,7 +2,7 @@
 
 use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::{access, qp_state};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Error;
 use gdrcore_net::map::Map;
 use gdrcore_net::reason;
 use gdrcore_net::remote::client::RemoteDevice;
@@ -10,41 +10,21 @@ use gdrcore_net::soft::{PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, Op, Shape};
 use gdrcore_tests::library;
 use gdrcore_tests::patience::wait_for;
-use gdrcore_tests::router::{number, Router};
+use gdrcore_tests::remote::{kill_tenants, objects, open, pair_on, wait_until_empty};
+use gdrcore_tests::router::{number, words, Router};
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{run, scratch, Running};
+use gdrcore_tests::tools::{run, scratch};
 use serde_json::Value;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::Duration;
 
 const SUITE: &str = env!("CARGO_BIN_EXE_suite");
 
 /// Two tenants on a device of the router, and one without.
 fn start(last: u8) -> Router {
-    let device = address(last);
-    let tenant =
-        |name: &str| format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{device}\"\n");
     let switch = "[tenant.c]\nlisten = \"DIR/c\"\n";
-    Router::start(&format!("{}{}{switch}", tenant("a"), tenant("b")))
-}
-
-fn open(router: &Router, name: &str) -> RemoteDevice {
-    RemoteDevice::open(&router.device(name)).expect("a remote device")
-}
-
-fn words<T>(refused: Result<T>) -> (Error, String) {
-    let Err(e) = refused else { panic!("it is allowed") };
-    reason::note_returned(e);
-    (e, reason::with_text(|words| words.to_string()))
-}
-
-/// Waits until there is nothing on the router's device.
-fn wait_until_empty(router: &Router) {
-    wait_for(60, "objects stay on the device", || {
-        router.ask("status").output.contains("\"objects\":0}")
-    });
+    Router::start(&(pair_on(&address(last)) + switch))
 }
 
 #[test]
@@ -73,7 +53,7 @@ fn two_tenants_exchange_bytes_and_are_shown() {
     let sessions = router.sessions();
     let shown = |s: &&String| s.contains("\"remote\":{") && s.contains("\"completed\":50");
     assert_eq!(sessions.iter().filter(shown).count(), 1, "{sessions:?}");
-    assert!(!router.ask("status").output.contains("\"objects\":0}"));
+    assert_ne!(objects(&router), Some(0));
     a.destroy().expect("destroy a");
     b.destroy().expect("destroy b");
     drop((x, y));
@@ -110,30 +90,7 @@ fn a_process_beside_the_router_connects_ends_and_asks_for_its_status() {
 
 #[test]
 fn a_killed_tenant_leaves_nothing_on_the_device() {
-    let router = start(3);
-    let neighbour = open(&router, "b");
-    let (mut a, mut b) = connected(&neighbour, &neighbour, Shape::default()).expect("ends");
-    let before = objects(&router);
-    let name = router.device("a");
-    for kill in 0..5u64 {
-        let mut victim = Running::start(Command::new(SUITE).args(["--device", &name]));
-        victim.wait_for_output("ok      ");
-        // Somewhere in the cases that follow.
-        std::thread::sleep(Duration::from_millis(13 * kill));
-        victim.kill();
-        victim.finish(Duration::from_secs(60));
-        wait_for(60, "its objects stay", || objects(&router) == before);
-        a.post(kill, Op::Write(0, None), 0, 4096).expect("post_send");
-        succeed(&mut a, &mut b, kill);
-    }
-}
-
-/// Objects on the router's device, as it says.
-fn objects(router: &Router) -> u64 {
-    let status = router.ask("status").output;
-    let at = status.find("\"objects\":").expect("a device") + "\"objects\":".len();
-    let digits: String = status[at..].chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().expect("a number")
+    kill_tenants(&start(3), SUITE);
 }
 
 #[test]
@@ -174,11 +131,7 @@ fn limits_and_rules_of_tenants_change_while_they_are_there() {
         assert!(!done.ok() && said, "{change}: {}", done.output);
     }
     // A reload ends what it forbids.
-    let tenant = |name: &str, more: &str| {
-        let device = address(6);
-        format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{device}\"\n{more}")
-    };
-    router.write(&format!("{}{}", tenant("a", ""), tenant("b", "allow = []\n")));
+    router.write(&(pair_on(&address(6)) + "allow = []\n"));
     router.reload().expect("a policy");
     wait_for(60, "the connection stays", || {
         x.qp_query(a.qp).is_ok_and(|(attr, _)| attr.qp_state == qp_state::ERR)

@@ -3,9 +3,9 @@
 
 use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::{access, Handle};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Error;
 use gdrcore_cuda::device::Device as GpuDevice;
-use gdrcore_cuda::memory::{self, Kind, Shared};
+use gdrcore_cuda::memory::{self, AllocationKind, Shared};
 use gdrcore_cuda::route::Route;
 use gdrcore_net::reason;
 use gdrcore_net::remote::call::GpuMemory;
@@ -14,7 +14,8 @@ use gdrcore_tests::cuda::{self, alone, Driver};
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::library;
 use gdrcore_tests::patience::wait_for;
-use gdrcore_tests::router::{number, Router};
+use gdrcore_tests::remote::{open, pair_on, wait_until_empty};
+use gdrcore_tests::router::{words, Router};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::address;
 use gdrcore_tests::tools::loopback;
@@ -35,8 +36,6 @@ fn name() -> String {
 /// Two tenants on a device of the router, which has `more` in its table. `folders`: further ones of
 /// libraries.
 fn start_on(device: &str, more: &str, folders: &[&Path], environment: &[(&str, &str)]) -> Router {
-    let tenant =
-        |name: &str| format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{device}\"\n");
     let fake = (cuda::driver() == Driver::Fake).then(cuda::fake);
     let folders = std::env::join_paths(folders.iter().copied().chain(fake)).expect("plain paths");
     let mut all = vec![
@@ -44,7 +43,7 @@ fn start_on(device: &str, more: &str, folders: &[&Path], environment: &[(&str, &
         ("LD_LIBRARY_PATH", folders.to_str().expect("a plain path")),
     ];
     all.extend(environment);
-    let policy = format!("[router]\n{more}\n{}{}", tenant("a"), tenant("b"));
+    let policy = format!("[router]\n{more}\n{}", pair_on(device));
     Router::start_in(&policy, &[], &all)
 }
 
@@ -69,7 +68,7 @@ struct Buffer {
 
 impl Buffer {
     fn new() -> Buffer {
-        let at = memory::alloc(gpu(), LEN, Kind::Shareable).expect("GPU memory");
+        let at = memory::alloc(gpu(), LEN, AllocationKind::Shareable).expect("GPU memory");
         let Ok(Shared::Descriptor { fd, offset, size }) = memory::export(at, LEN as u64) else {
             panic!("it is not exported by descriptor")
         };
@@ -101,16 +100,6 @@ impl Buffer {
         memory::copy_out(self.at, &mut bytes).expect("copy_out");
         bytes
     }
-}
-
-fn open(router: &Router, name: &str) -> RemoteDevice {
-    RemoteDevice::open(&router.device(name)).expect("a remote device")
-}
-
-fn wait_until_empty(router: &Router) {
-    wait_for(60, "objects stay on the device", || {
-        number(&router.ask("status").output, "objects") == Some(0)
-    });
 }
 
 /// Bytes go to GPU memory of the other tenant and back.
@@ -205,12 +194,6 @@ fn a_nic_of_the_router_reaches_gpu_memory_by_its_dma_buf() {
     device.pd_dealloc(pd).expect("an end");
     wait_until_empty(&router);
     memory::free(gpu.at).expect("free");
-}
-
-fn words<T>(refused: Result<T>) -> (Error, String) {
-    let Err(e) = refused else { panic!("it is allowed") };
-    reason::note_returned(e);
-    (e, reason::with_text(|words| words.to_string()))
 }
 
 #[test]

@@ -4,17 +4,18 @@
 use gdrcore_core::device::Device;
 use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_tests::dropin::{both, command, free_port};
-use gdrcore_tests::ends::{connected, succeed, Op, Shape};
 use gdrcore_tests::library;
 use gdrcore_tests::patience::{factor, wait_for};
 use gdrcore_tests::rdmacm;
-use gdrcore_tests::router::{number, Router};
+use gdrcore_tests::remote::{
+    connects, kill_tenants, objects, open, pair_on, wait_until_empty, Side,
+};
+use gdrcore_tests::router::Router;
 use gdrcore_tests::rxe::vm::{self, Release, Vm};
 use gdrcore_tests::skip;
-use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
+use gdrcore_tests::tools::{find, loopback, run, scratch};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 const SUITE: &str = env!("CARGO_BIN_EXE_suite");
 /// The one device of the drop-in.
@@ -30,8 +31,6 @@ fn start(last: u32, faults: &str, has_cm: bool) -> Result<Router, &'static str> 
     if !built.join("libgdrcore_verbs.so").exists() {
         return Err("libgdrcore_verbs.so is not built (make verbs)");
     }
-    let tenant =
-        |name: &str| format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{NIC}\"\n");
     let libraries = format!("{}:{}", library::dropin().display(), built.display());
     // The drop-in's own /dev/infiniband/rdma_cm.
     let preload = ["libibverbs.so.1", "libgdrcore_preload.so"];
@@ -47,7 +46,7 @@ fn start(last: u32, faults: &str, has_cm: bool) -> Result<Router, &'static str> 
     // Landlock takes no folder that the preloaded library makes up; a `netns` leaves it out.
     let netns =
         "[router]\nlisten = \"DIR/any\"\n[tenant.c]\nmatch = { netns = \"/proc/1/ns/net\" }\n";
-    let policy = format!("{}{}{}", if has_cm { netns } else { "" }, tenant("a"), tenant("b"));
+    let policy = format!("{}{}", if has_cm { netns } else { "" }, pair_on(NIC));
     Ok(Router::start_in(&policy, &[], &environment))
 }
 
@@ -62,18 +61,6 @@ macro_rules! router {
             Err(why) => skip!("{why}"),
         }
     };
-}
-
-fn open(router: &Router, name: &str) -> RemoteDevice {
-    RemoteDevice::open(&router.device(name)).expect("a remote device")
-}
-
-fn objects(router: &Router) -> Option<u64> {
-    number(&router.ask("status").output, "objects")
-}
-
-fn wait_until_empty(router: &Router) {
-    wait_for(60, "objects stay on the NIC", || objects(router) == Some(0));
 }
 
 #[test]
@@ -122,22 +109,7 @@ fn unmodified_programs_run_on_a_nic_of_a_router() {
 
 #[test]
 fn a_killed_tenant_leaves_nothing_on_the_nic() {
-    let router = router!(3, "");
-    let neighbour = open(&router, "b");
-    let (mut a, mut b) = connected(&neighbour, &neighbour, Shape::default()).expect("ends");
-    let before = objects(&router);
-    let name = router.device("a");
-    for kill in 0..5u64 {
-        let mut victim = Running::start(Command::new(SUITE).args(["--device", &name]));
-        victim.wait_for_output("ok      ");
-        // Somewhere in the cases that follow.
-        std::thread::sleep(Duration::from_millis(13 * kill));
-        victim.kill();
-        victim.finish(Duration::from_secs(60));
-        wait_for(60, "its objects stay", || objects(&router) == before);
-        a.post(kill, Op::Write(0, None), 0, 4096).expect("post_send");
-        succeed(&mut a, &mut b, kill);
-    }
+    kill_tenants(&router!(3, ""), SUITE);
 }
 
 #[test]
@@ -151,50 +123,15 @@ fn a_host_without_a_connection_manager_says_so_to_its_tenants() {
     assert!(done.output.contains("no connection manager"), "{}", done.output);
 }
 
-/// A side of a program of librdmacm: a tenant's, or a plain endpoint at an address. `{S}` stands
-/// for the address of the server. `None`: it is not installed.
-fn of_rdma_cm(router: &Router, side: Side<'_>, words: &str, server: &str) -> Option<Command> {
-    let words = words.replace("{S}", server);
-    let mut words = words.split(' ');
-    let address = if let Side::Plain(address) = side { Some(address) } else { None };
-    let mut c = rdmacm::command(address, &[], find(words.next()?)?);
-    c.args(words).env("GDRC_VERBOSE", "1");
-    if let Side::Tenant(name) = side {
-        c.env("GDRC_ROUTER", router.socket(name));
-    }
-    Some(c)
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Side<'a> {
-    Tenant(&'a str),
-    Plain(&'a str),
-}
-
-/// Runs both sides of a program, whose server listens at an address and a port.
-fn connects(router: &Router, [first, second]: [Side<'_>; 2], (tool, port): (&str, u16), at: &str) {
-    let (server, client) = tool.split_once('|').expect("two sides");
-    let side = |of, words| of_rdma_cm(router, of, words, at);
-    let (Some(mut serving), Some(mut asking)) = (side(first, server), side(second, client)) else {
-        return println!("{server}: not installed");
-    };
-    let mut serving = Running::start(&mut serving);
-    rdmacm::wait_until_it_listens_at(&mut serving, at, port);
-    let [of_client, of_server] = [run(&mut asking, 60), serving.finish(Duration::from_secs(60))];
-    let name = server.split(' ').next().unwrap_or_default();
-    assert!(
-        of_client.ok() && rdmacm::has_served(name, &of_server),
-        "{first:?} {server}: {}\n{second:?} {client}: {}",
-        of_server.output,
-        of_client.output
-    );
-}
-
 #[test]
 fn programs_of_librdmacm_connect_by_the_manager_of_the_host() {
     let router = router!(6, "");
     let (nic, plain) = (loopback(161, 6), loopback(161, 7));
     let (a, b, outside) = (Side::Tenant("a"), Side::Tenant("b"), Side::Plain(&plain));
+    let connects = |sides: [_; 2], (tool, port): (&str, u16), at: &str| {
+        let (server, client) = tool.split_once('|').expect("two sides");
+        connects(&router, [(sides[0], server), (sides[1], client)], at, Some(port));
+    };
     let rping = ("rping -s -a {S} -C 100 -V|rping -c -a {S} -C 100 -V", 7174);
     for program in [
         rping,
@@ -203,11 +140,11 @@ fn programs_of_librdmacm_connect_by_the_manager_of_the_host() {
         ("udaddy -b {S} -c 10|udaddy -s {S} -c 10", 7174),
         ("rdma_server -s {S}|rdma_client -s {S}", 7471),
     ] {
-        connects(&router, [a, b], program, &nic);
+        connects([a, b], program, &nic);
     }
-    connects(&router, [a, a], rping, &nic);
-    connects(&router, [a, outside], rping, &nic);
-    connects(&router, [outside, b], rping, &plain);
+    connects([a, a], rping, &nic);
+    connects([a, outside], rping, &nic);
+    connects([outside, b], rping, &plain);
     wait_until_empty(&router);
 }
 

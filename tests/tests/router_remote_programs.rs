@@ -4,20 +4,19 @@ use gdrcore_tests::dropin::{both, command, free_port, start_server, without_sett
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rdmacm::{self, has_served, launcher};
+use gdrcore_tests::remote::{self, objects, pair_on, start, tenants, wait_until_empty, Side};
 use gdrcore_tests::router::{number, Router, TWO};
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::address;
 use gdrcore_tests::tools::{compile, find, run, scratch, Done, Running};
+use gdrcore_tests::{or_skip, skip};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Two tenants on a device of the router.
-fn start(last: u8) -> Router {
-    let device = address(last);
-    let tenant =
-        |name: &str| format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{device}\"\n");
-    Router::start(&format!("{}{}", tenant("a"), tenant("b")))
+/// Whether programs of libibverbs can be compiled; else why not.
+fn can_compile() -> Result<(), &'static str> {
+    let can = find("cc").is_some() && Path::new("/usr/include/infiniband/verbs.h").exists();
+    can.then_some(()).ok_or("no cc, or no <infiniband/verbs.h> (libibverbs-dev)")
 }
 
 /// A program of a tenant.
@@ -54,15 +53,6 @@ fn succeeds(router: &Router, words: &str, more: &[(&str, &str)]) {
         of_server.output,
         of_client.output
     );
-}
-
-/// Waits until the sessions have ended, and nothing is on the router's devices.
-fn wait_until_empty(router: &Router) {
-    wait_for(60, "objects stay on a device", || {
-        let status = router.ask("status").output;
-        let count = |words: &str| status.matches(words).count();
-        count("\"objects\":") > 0 && count("\"objects\":") == count("\"objects\":0}")
-    });
 }
 
 #[test]
@@ -114,30 +104,13 @@ fn ip(last: u8) -> String {
 /// A side of a program of librdmacm, a tenant's; `{S}` stands for the address of the device.
 /// `None`: it is not installed.
 fn of_rdma_cm(router: &Router, name: &str, words: &str, last: u8) -> Option<Command> {
-    let words = words.replace("{S}", &ip(last));
-    let mut words = words.split(' ');
-    let mut c = rdmacm::command(None, &[], find(words.next()?)?);
-    c.args(words).env("GDRC_ROUTER", router.socket(name)).env("GDRC_VERBOSE", "1");
-    Some(c)
+    Side::Tenant(name).command(router, words, &ip(last))
 }
 
 /// Runs a server of a tenant and a client of one.
-fn connects(router: &Router, [server, client]: [(&str, &str); 2], last: u8) {
-    let side = |(name, words)| of_rdma_cm(router, name, words, last);
-    let (Some(mut first), Some(mut second)) = (side(server), side(client)) else {
-        return println!("{}: not installed", server.1);
-    };
-    let mut first = Running::start(&mut first);
-    // The router makes the name of the service.
-    rdmacm::wait_until_it_listens(&mut first, &ip(last));
-    let [of_client, of_server] = [run(&mut second, 60), first.finish(Duration::from_secs(60))];
-    let tool = server.1.split(' ').next().unwrap_or_default();
-    assert!(
-        of_client.ok() && has_served(tool, &of_server),
-        "{server:?}: {}\n{client:?}: {}",
-        of_server.output,
-        of_client.output
-    );
+fn connects(router: &Router, sides: [(&str, &str); 2], last: u8) {
+    let sides = sides.map(|(name, words)| (Side::Tenant(name), words));
+    remote::connects(router, sides, &ip(last), None);
 }
 
 #[test]
@@ -170,9 +143,7 @@ fn who_waits_for_a_connection_learns_that_the_router_has_ended() {
 
 #[test]
 fn programs_of_each_part_of_verbs_run() {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no cc, or no <infiniband/verbs.h> (libibverbs-dev)");
-    }
+    or_skip!(can_compile());
     let (router, dir) = (start(3), scratch("router-remote-programs"));
     for name in ["flush", "xrcd", "batches", "fields", "longer", "careful", "refused_posts"] {
         let program = compile("cc", name, &dir, &["-libverbs"]);
@@ -217,9 +188,7 @@ fn a_killed_program_leaves_nothing_on_the_device() {
 
 #[test]
 fn sleepers_learn_that_the_router_has_ended() {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no cc, or no <infiniband/verbs.h> (libibverbs-dev)");
-    }
+    or_skip!(can_compile());
     let (mut router, dir) = (start(5), scratch("router-remote-lost"));
     let program = compile("cc", "lost", &dir, &["-libverbs", "-lpthread"]);
     let mut sleeper = Running::start(&mut of_tenant(&router, "a", &program));
@@ -234,9 +203,7 @@ fn sleepers_learn_that_the_router_has_ended() {
 
 #[test]
 fn a_router_that_does_not_answer_keeps_neither_lists_nor_forks_waiting() {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no cc, or no <infiniband/verbs.h> (libibverbs-dev)");
-    }
+    or_skip!(can_compile());
     let dir = scratch("router-remote-unanswered");
     let program = compile("cc", "unanswered", &dir, &["-libverbs", "-lpthread"]);
     // In switch mode a session is opened in the same place.
@@ -249,15 +216,13 @@ fn a_router_that_does_not_answer_keeps_neither_lists_nor_forks_waiting() {
 
 #[test]
 fn queues_that_are_left_on_a_closed_context_end() {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no cc, or no <infiniband/verbs.h> (libibverbs-dev)");
-    }
+    or_skip!(can_compile());
     let (router, dir) = (start(7), scratch("router-remote-left"));
     let program = compile("cc", "left", &dir, &["-libverbs"]);
     let mut program = Running::start(&mut of_tenant(&router, "a", &program));
     program.wait_for_output("left");
     // The protection domain ends with the device.
-    assert_eq!(number(&router.ask("status").output, "objects"), Some(1));
+    assert_eq!(objects(&router), Some(1));
     program.kill();
     program.finish(Duration::from_secs(60));
     wait_until_empty(&router);
@@ -287,10 +252,7 @@ fn what_only_a_device_of_the_program_has_is_refused_with_words() {
 
 /// Tenants `a` and `b` on one device of the router, and `c` on another.
 fn start_with_two_devices(last: u8, other: u8) -> Router {
-    let tenant = |name: &str, last| {
-        format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{}\"\n", address(last))
-    };
-    Router::start(&[tenant("a", last), tenant("b", last), tenant("c", other)].concat())
+    Router::start(&(pair_on(&address(last)) + &tenants([("c", &address(other))])))
 }
 
 #[test]
@@ -380,7 +342,7 @@ fn two_hosts() -> Result<(Lab, [Router; 2]), String> {
     lab.link((0, "w0", &[&with[0]]), (1, "w1", &[&with[1], &format!("{PLAIN}/24")]))?;
     let routers = [0, 1].map(|host| {
         let device = format!("soft:{}", HOSTS[host]);
-        let policy = format!("[tenant.t]\nlisten = \"DIR/t\"\ndevice = \"{device}\"\n");
+        let policy = tenants([("t", &device)]);
         Router::start_on(&lab, host, &policy, &[])
     });
     Ok((lab, routers))

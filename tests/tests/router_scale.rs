@@ -6,6 +6,7 @@ use gdrcore_tests::crowd::{
     busy, come_and_go, memory, policy, remote_policy, Crowd, Held, REMOTE_TENANTS, TENANTS,
 };
 use gdrcore_tests::patience::wait_for;
+use gdrcore_tests::remote::wait_until_empty;
 use gdrcore_tests::router::Router;
 use gdrcore_tests::soft::address;
 use std::path::Path;
@@ -95,7 +96,7 @@ fn a_crowd_on_a_device_of_the_router() {
     println!("alone {alone:?}\nfull  {full:?}");
     assert!(full.private_kib <= alone.private_kib + REMOTE_MOST, "{alone:?} {full:?}");
     crowd.leave();
-    wait_for(60, "objects stay", || router.ask("status").output.contains("\"objects\":0}"));
+    wait_until_empty(&router);
     wait_for(60, "sessions stay", || router.sessions().is_empty());
     has_descriptors_of(&alone, pid);
 }

@@ -13,7 +13,7 @@
 //! ```
 
 use gdrcore_core::verbs::kind::QpKind;
-use gdrcore_core::wire::{Class, Kind, Opcode};
+use gdrcore_core::wire::{Class, Opcode, PacketKind};
 use gdrcore_tests::source::{files, relative, root};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -269,19 +269,19 @@ const CLASSES: [(Class, &str); 7] = [
     (Class::Dc, "DC"),
 ];
 /// Operations, named as in the standard.
-const OPERATIONS: [(Kind, &str); 12] = [
-    (Kind::Send, "SEND"),
-    (Kind::Write, "RDMA WRITE"),
-    (Kind::ReadRequest, "RDMA READ"),
-    (Kind::ReadResponse, "RDMA READ response"),
-    (Kind::Ack, "ACKNOWLEDGE"),
-    (Kind::AtomicAck, "ATOMIC ACKNOWLEDGE"),
-    (Kind::CmpSwap, "CMP & SWAP"),
-    (Kind::FetchAdd, "FETCH & ADD"),
-    (Kind::Flush, "FLUSH"),
-    (Kind::AtomicWrite, "ATOMIC WRITE"),
-    (Kind::Cnp, "CNP"),
-    (Kind::DcControl, "DC's own"),
+const OPERATIONS: [(PacketKind, &str); 12] = [
+    (PacketKind::Send, "SEND"),
+    (PacketKind::Write, "RDMA WRITE"),
+    (PacketKind::ReadRequest, "RDMA READ"),
+    (PacketKind::ReadResponse, "RDMA READ response"),
+    (PacketKind::Ack, "ACKNOWLEDGE"),
+    (PacketKind::AtomicAck, "ATOMIC ACKNOWLEDGE"),
+    (PacketKind::CmpSwap, "CMP & SWAP"),
+    (PacketKind::FetchAdd, "FETCH & ADD"),
+    (PacketKind::Flush, "FLUSH"),
+    (PacketKind::AtomicWrite, "ATOMIC WRITE"),
+    (PacketKind::Cnp, "CNP"),
+    (PacketKind::DcControl, "DC's own"),
 ];
 
 /// Numbers as hexadecimal ranges.
@@ -325,7 +325,7 @@ fn implemented() -> String {
     out += "|---|---|---|---|---|---|\n";
     let yes = |does: bool| if does { "yes" } else { "no" };
     for number in 0..1024 {
-        let Some(kind) = QpKind::of(number) else { continue };
+        let Some(kind) = QpKind::from_number(number) else { continue };
         let class = CLASSES.iter().find(|c| c.0 == kind.class()).expect("a class").1;
         writeln!(
             out,

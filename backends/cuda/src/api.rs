@@ -7,7 +7,7 @@
 use core::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
 use std::sync::OnceLock;
 
-use crate::failure::{Failure, Name};
+use crate::failure::{Failure, ResultName};
 
 /// Result code of the driver.
 pub type CuResult = c_int;
@@ -225,7 +225,7 @@ pub(crate) fn need<F: Copy>(call: &'static str, f: Option<F>) -> Result<F, Failu
 }
 
 /// The driver's name of an error.
-fn name(code: CuResult) -> Option<Name> {
+fn name(code: CuResult) -> Option<ResultName> {
     let names = NAMES.get()?;
     let mut text = core::ptr::null();
     // SAFETY: a writable place.

@@ -13,7 +13,7 @@ pub struct Failure {
     /// A `CUresult`; [`Failure::MISSING`] if there is no such function.
     pub code: i32,
     /// The driver's own name of `code`, if the code is the driver's.
-    pub name: Option<Name>,
+    pub name: Option<ResultName>,
 }
 
 impl Failure {
@@ -65,4 +65,4 @@ impl fmt::Display for Failure {
 }
 
 /// The driver's own name of a result code.
-pub type Name = &'static CStr;
+pub type ResultName = &'static CStr;

@@ -10,7 +10,7 @@ use crate::span::Span;
 
 /// The kind of an allocation, which decides how other processes can open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AllocationKind {
     /// `cuMemAlloc`: passed on by CUDA IPC handle.
     Plain,
     /// `cuMemCreate`: passed on by descriptor.
@@ -64,9 +64,13 @@ pub enum Shared {
 /// Allocates `length` bytes. Contents are undefined.
 ///
 /// # Errors
-/// No memory; [`Kind::Shareable`]: the driver or the GPU has no virtual memory management.
-pub fn alloc(device: &'static Device, length: usize, kind: Kind) -> Result<DevicePtr, Failure> {
-    if kind == Kind::Shareable {
+/// No memory; [`AllocationKind::Shareable`]: the driver or the GPU lacks virtual memory management.
+pub fn alloc(
+    device: &'static Device,
+    length: usize,
+    kind: AllocationKind,
+) -> Result<DevicePtr, Failure> {
+    if kind == AllocationKind::Shareable {
         return alloc_shareable(device, length);
     }
     let _current = device.enter()?;
@@ -211,7 +215,7 @@ pub fn free(at: DevicePtr) -> Result<(), Failure> {
 /// `INVALID_VALUE`: not device memory, or memory of a kind that cannot be passed on (imported,
 /// managed, of a pool).
 pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
-    let span = Span::of(at, length)?;
+    let span = Span::look_up(at, length)?;
     let offset = at - span.base;
     let mapped = {
         let all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -275,7 +279,7 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
     // The exporter's numbers are not trusted: the range must lie in the opened memory.
     let inside =
         at.checked_add(offset).ok_or(Failure::new(api::pointer_get::NAME, api::INVALID_VALUE));
-    match inside.and_then(|begin| Span::of(begin, length)) {
+    match inside.and_then(|begin| Span::look_up(begin, length)) {
         Ok(span) => {
             let mut all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(a) = all.iter_mut().rfind(|a| a.at == at) {
@@ -292,7 +296,7 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
 
 /// The GPU of a range that a program names.
 fn owner(at: DevicePtr, length: usize) -> Result<&'static Device, Failure> {
-    Span::of(at, length as u64).map(|s| s.device)
+    Span::look_up(at, length as u64).map(|s| s.device)
 }
 
 /// Waits for calls without a stream: a copy from pageable memory returns once the bytes are staged,

@@ -74,7 +74,7 @@ impl Span {
     ///
     /// # Errors
     /// No driver; `INVALID_VALUE`: not device memory, or more than one allocation.
-    pub fn of(at: DevicePtr, length: u64) -> Result<Span, Failure> {
+    pub fn look_up(at: DevicePtr, length: u64) -> Result<Span, Failure> {
         let api = api::driver()?;
         let wrong = Failure::new(api::pointer_get::NAME, api::INVALID_VALUE);
         let (kind, ordinal) = kind(api, at)?;

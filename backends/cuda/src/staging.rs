@@ -163,7 +163,7 @@ impl Staging {
     /// # Errors
     /// The first region of a GPU: no streams or events.
     pub fn register(&self, span: &Span) -> Result<u64, Failure> {
-        let view = View::of(span);
+        let view = View::map(span);
         let mut s = self.lock();
         let gpu = s.streams_of(span.device)?;
         let i = match s.regions.iter().position(|r| r.gpu.is_none()) {

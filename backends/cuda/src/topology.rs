@@ -69,7 +69,7 @@ pub struct PciPlace {
 impl PciPlace {
     /// The place of a device's folder below `/sys`, with symbolic links followed. `None`: it is not
     /// on PCI.
-    fn of(folder: &Path) -> Option<PciPlace> {
+    fn read(folder: &Path) -> Option<PciPlace> {
         let path = fs::canonicalize(folder).ok()?;
         let parts: Vec<&str> = path.iter().filter_map(|p| p.to_str()).collect();
         let at = parts.iter().rposition(|p| p.starts_with("pci") && p.contains(':'))?;
@@ -82,7 +82,7 @@ impl PciPlace {
     }
 
     /// The part that it shares with another device.
-    pub fn near(&self, other: &PciPlace) -> Near {
+    pub fn nearness(&self, other: &PciPlace) -> Near {
         if self.root != other.root {
             let same = self.numa_node >= 0 && self.numa_node == other.numa_node;
             return if same { Near::NumaNode } else { Near::System };
@@ -121,14 +121,14 @@ pub fn nics(sysfs: &Path) -> Vec<Nic> {
     let rdma = sysfs.join("class/infiniband");
     for name in names(&rdma) {
         let device = rdma.join(&name).join("device");
-        if let Some(place) = PciPlace::of(&device) {
+        if let Some(place) = PciPlace::read(&device) {
             let netdev = names(&device.join("net")).into_iter().next().unwrap_or_default();
             found.push(Nic { name, netdev, place });
         }
     }
     let net = sysfs.join("class/net");
     for name in names(&net) {
-        let Some(place) = PciPlace::of(&net.join(&name).join("device")) else { continue };
+        let Some(place) = PciPlace::read(&net.join(&name).join("device")) else { continue };
         if !found.iter().any(|n| n.place.bdf == place.bdf) {
             found.push(Nic { netdev: name.clone(), name, place });
         }
@@ -147,7 +147,7 @@ pub fn gpus(sysfs: &Path) -> Vec<Gpu> {
             vendor: hex(&folder, "vendor")? as u16,
             device: hex(&folder, "device")? as u16,
             revision: hex(&folder, "revision").unwrap_or(0) as u8,
-            place: PciPlace::of(&folder)?,
+            place: PciPlace::read(&folder)?,
         })
     };
     names(&devices).into_iter().filter_map(gpu).collect()
@@ -159,7 +159,7 @@ pub fn pairs(sysfs: &Path) -> Vec<(Nic, Gpu, Near)> {
     let mut pairs = Vec::new();
     for nic in nics(sysfs) {
         let mut of_nic: Vec<_> =
-            gpus.iter().map(|g| (nic.clone(), g.clone(), nic.place.near(&g.place))).collect();
+            gpus.iter().map(|g| (nic.clone(), g.clone(), nic.place.nearness(&g.place))).collect();
         of_nic.sort_by(|a, b| b.2.cmp(&a.2).then(a.1.place.bdf.cmp(&b.1.place.bdf)));
         pairs.append(&mut of_nic);
     }

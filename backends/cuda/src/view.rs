@@ -28,7 +28,7 @@ unsafe impl Send for View {}
 
 impl View {
     /// Maps the span, if the driver offers it.
-    pub(crate) fn of(span: &Span) -> Option<View> {
+    pub(crate) fn map(span: &Span) -> Option<View> {
         let (fd, offset) = span.dma_buf().ok()?;
         // An allocation's size fits the address space.
         let bytes = (offset + span.length) as usize;
@@ -75,7 +75,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: mapped in `of`, and nobody uses it any more.
+        // SAFETY: mapped in `map`, and nobody uses it any more.
         unsafe { libc::munmap(self.map, self.bytes) };
         // SAFETY: ours alone.
         unsafe { libc::close(self.fd) };

@@ -35,7 +35,7 @@ use gdrcore_core::mem::weak::delay_ns;
 use gdrcore_core::mem::{Memory, TransferId};
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::PeerAddr;
-use gdrcore_core::wire::{self, Bth, Class, Deth, Kind, Qpn, Reth, ICRC_LEN};
+use gdrcore_core::wire::{self, Bth, Class, Deth, PacketKind, Qpn, Reth, ICRC_LEN};
 use held::Held;
 pub use held::Waiting;
 use weak::OwnMemory;
@@ -184,7 +184,7 @@ impl Injector {
 
     /// When the next packet or event is due.
     pub fn due(&self) -> Option<u64> {
-        [self.held.due(), self.pending.at()].into_iter().flatten().min()
+        [self.held.due(), self.pending.next_due()].into_iter().flatten().min()
     }
 
     /// Whether the port is down, by an event.
@@ -274,7 +274,7 @@ impl Injector {
         let packet =
             Packet { direction, peer, opcode, is_mad, cm, passage, takes_receive, has_srq };
         let fault_log = &mut self.fault_log;
-        let verdict = self.rules.decide(self.seed, &packet, flow, |hit| fault_log.tell(hit));
+        let verdict = self.rules.decide(self.seed, &packet, flow, |hit| fault_log.log_fault(hit));
         let pending = &mut self.pending;
         self.rules.count_for_events(&packet, flow, |rule| _ = pending.push(Action::Event(rule)));
         Decided { verdict, flow: index }
@@ -305,7 +305,7 @@ impl Injector {
     ) {
         let Decided { verdict, flow } = decided;
         let due = self.due_of(now, direction, decided);
-        let behind = self.held.behind(direction, *flow);
+        let behind = self.held.last_due(direction, *flow);
         let due = due.max(behind.unwrap_or(0));
         let left = verdict.reorder.unwrap_or(0);
         let (other, flow, latest) = (*other, *flow, due.max(now + OVERTAKING_NS));
@@ -383,7 +383,7 @@ impl Injector {
             (Raised::Srq(event), Some(index)) => g.raise_on_srq(now, index, event, rule),
             (Raised::Connection, Some(index)) => g.disconnect(now, index),
         }
-        self.fault_log.tell(&hit);
+        self.fault_log.log_fault(&hit);
     }
 
     /// From here on nothing passes, and what waits is lost.
@@ -504,7 +504,10 @@ fn passage(
     behind: &[u8],
 ) -> (Passage, bool) {
     let kind = bth.opcode.kind();
-    if matches!(kind, Kind::Ack | Kind::Cnp | Kind::DcControl | Kind::Unknown) {
+    if matches!(
+        kind,
+        PacketKind::Ack | PacketKind::Cnp | PacketKind::DcControl | PacketKind::Unknown
+    ) {
         return (Passage::Control, false);
     }
     if !place.is_reliable {
@@ -518,7 +521,7 @@ fn passage(
         }
     });
     let span = match kind {
-        Kind::ReadRequest if place.mtu > 0 => {
+        PacketKind::ReadRequest if place.mtu > 0 => {
             let reth = behind.get(bth.opcode.header_len() - Bth::LEN - Reth::LEN..);
             let len = reth.and_then(<[u8]>::first_chunk).map_or(0, |b| Reth::parse(b).len);
             len.div_ceil(place.mtu).max(1)
@@ -530,8 +533,8 @@ fn passage(
         false => Passage::Again,
     };
     let takes = match kind {
-        Kind::Send => bth.opcode.is_first(),
-        Kind::Write => bth.opcode.is_last() && bth.opcode.has_imm(),
+        PacketKind::Send => bth.opcode.is_first(),
+        PacketKind::Write => bth.opcode.is_last() && bth.opcode.has_imm(),
         _ => false,
     };
     let arrives = direction == Direction::In && takes;

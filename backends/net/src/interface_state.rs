@@ -31,7 +31,7 @@ type Hardware = heapless::Vec<u8, 32>;
 impl InterfaceState {
     /// The present state of an address's interface. `known`: the interface that had the address
     /// last, or 0. `None`: the kernel cannot be asked (a sandbox). Cost: some twelve system calls.
-    pub fn of(at: &Endpoint, known: u32) -> Option<InterfaceState> {
+    pub fn read(at: &Endpoint, known: u32) -> Option<InterfaceState> {
         netlink::socket(libc::NETLINK_ROUTE)?;
         let has_address = is_local(at);
         let owner = if has_address { interface_of(at) } else { None };
@@ -74,13 +74,13 @@ pub(crate) struct InterfaceWatch {
 }
 
 impl InterfaceWatch {
-    /// Begins to watch. `None`: as for [`InterfaceState::of`], or no interface has the address.
+    /// Begins to watch. `None`: as for [`InterfaceState::read`], or no interface has the address.
     pub(crate) fn open(at: &Endpoint) -> Option<InterfaceWatch> {
         let addresses =
             if at.is_v4() { libc::RTMGRP_IPV4_IFADDR } else { libc::RTMGRP_IPV6_IFADDR };
         // Subscribed before the first look, so that no change is missed.
         let nl = netlink::subscribe(libc::RTMGRP_LINK | addresses)?;
-        let state = InterfaceState::of(at, 0)?;
+        let state = InterfaceState::read(at, 0)?;
         let hardware = hardware_of(state.interface)?;
         Some(InterfaceWatch { nl, at: *at, state, hardware })
     }
@@ -157,7 +157,7 @@ impl InterfaceWatch {
 
     /// Reads the present state from the kernel.
     fn ask(&mut self, note: &mut impl FnMut(InterfaceEvent)) {
-        let Some(now) = InterfaceState::of(&self.at, self.state.interface) else { return };
+        let Some(now) = InterfaceState::read(&self.at, self.state.interface) else { return };
         self.state.interface = now.interface;
         self.set_address(now.has_address, note);
         if let Some(hardware) = hardware_of(now.interface) {
@@ -231,11 +231,11 @@ mod tests {
         if !watch.state.is_up {
             assert_eq!(seen(&mut watch, true, true), [Up], "the carrier came");
         }
-        assert_eq!(InterfaceState::of(&at, 0), Some(watch.state));
+        assert_eq!(InterfaceState::read(&at, 0), Some(watch.state));
         // The other end takes the carrier away. IPv6 addresses stay then, too.
         ip("link set b0 down");
         assert_eq!(seen(&mut watch, false, true), [Down]);
-        assert_eq!(InterfaceState::of(&at, 0), Some(watch.state));
+        assert_eq!(InterfaceState::read(&at, 0), Some(watch.state));
         // Other interfaces do not count.
         pair(1);
         ip("addr add 10.71.0.1/24 dev a1");
@@ -249,9 +249,9 @@ mod tests {
         ip(&format!("addr del {address} dev a0"));
         assert_eq!(seen(&mut watch, true, false), [Address]);
         let gone = InterfaceState { has_address: false, ..watch.state };
-        assert_eq!(InterfaceState::of(&at, watch.index()), Some(gone));
+        assert_eq!(InterfaceState::read(&at, watch.index()), Some(gone));
         let nobodys = InterfaceState { interface: 0, is_up: false, has_address: false };
-        assert_eq!(InterfaceState::of(&at, 0), Some(nobodys));
+        assert_eq!(InterfaceState::read(&at, 0), Some(nobodys));
         // The address comes back on another interface.
         let first = watch.index();
         add("a1");
@@ -263,7 +263,7 @@ mod tests {
         let mut all = seen(&mut watch, false, false);
         all.retain(|e| *e != Address);
         assert_eq!(all, [Down, Removed]);
-        assert!(!InterfaceState::of(&at, watch.index()).unwrap().is_up);
+        assert!(!InterfaceState::read(&at, watch.index()).unwrap().is_up);
         ip("link del a0");
         pair(2);
         add("a2");

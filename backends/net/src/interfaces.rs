@@ -29,7 +29,7 @@ impl Interface<'_> {
 
 /// Passes each interface to `f`, once for each address, in the order of the system. False: the
 /// system gives no list.
-pub fn each(mut f: impl FnMut(&Interface<'_>)) -> bool {
+pub fn for_each(mut f: impl FnMut(&Interface<'_>)) -> bool {
     let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
     // SAFETY: the call fills in a list that is freed below.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn the_loopback_interface_is_listed_with_its_address() {
         let mut seen = false;
-        assert!(each(|i| {
+        assert!(for_each(|i| {
             let own = i.at.and_then(|at| at.to_v4()) == Some([127, 0, 0, 1]);
             seen |= own && i.name == c"lo" && i.is_up() && i.index() > 0;
         }));

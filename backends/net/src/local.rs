@@ -82,7 +82,7 @@ impl Role {
 struct Part(heapless::String<48>);
 
 impl Part {
-    fn of(text: core::fmt::Arguments<'_>) -> Part {
+    fn format(text: core::fmt::Arguments<'_>) -> Part {
         let mut part = heapless::String::new();
         // The longest text, an IPv6 address with zone and port, has 47 bytes, so this cannot fail.
         let _ = part.write_fmt(text);
@@ -91,22 +91,22 @@ impl Part {
 
     fn of_address(at: &Endpoint) -> Part {
         match at.to_v4() {
-            Some([a, b, c, d]) => Part::of(format_args!("{a}.{b}.{c}.{d}-{}", at.port)),
-            None if at.scope_id != 0 => Part::of(format_args!(
+            Some([a, b, c, d]) => Part::format(format_args!("{a}.{b}.{c}.{d}-{}", at.port)),
+            None if at.scope_id != 0 => Part::format(format_args!(
                 "{:032x}%{:x}-{}",
                 u128::from_be_bytes(at.ip),
                 at.scope_id,
                 at.port
             )),
-            None => Part::of(format_args!("{:032x}-{}", u128::from_be_bytes(at.ip), at.port)),
+            None => Part::format(format_args!("{:032x}-{}", u128::from_be_bytes(at.ip), at.port)),
         }
     }
 
     fn of_holder(holder: Holder) -> Part {
         match holder {
-            Holder::Address => Part::of(format_args!("any")),
-            Holder::Block(n) => Part::of(format_args!("{n}")),
-            Holder::Service(space, port) => Part::of(format_args!("c{space}-{port}")),
+            Holder::Address => Part::format(format_args!("any")),
+            Holder::Block(n) => Part::format(format_args!("{n}")),
+            Holder::Service(space, port) => Part::format(format_args!("c{space}-{port}")),
         }
     }
 
@@ -124,14 +124,19 @@ pub(crate) fn address_folder(at: &Endpoint) -> Option<std::path::PathBuf> {
 
 /// The path of a socket.
 #[derive(Clone, Copy)]
-pub(crate) struct Name {
+pub(crate) struct SocketPath {
     addr: libc::sockaddr_un,
     len: libc::socklen_t,
 }
 
-impl Name {
+impl SocketPath {
     /// The name of a holder's socket.
-    pub(crate) fn of(socket_dir: &SocketDir, at: &Endpoint, holder: Holder, role: Role) -> Name {
+    pub(crate) fn new(
+        socket_dir: &SocketDir,
+        at: &Endpoint,
+        holder: Holder,
+        role: Role,
+    ) -> SocketPath {
         // SAFETY: zeroes are a valid sockaddr_un.
         let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
         addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -140,11 +145,11 @@ impl Name {
         let start = core::mem::offset_of!(libc::sockaddr_un, sun_path);
         // The lock of its directory refuses a path that is too long, so no process can have bound
         // it.
-        let Ok(path) = path else { return Name { addr, len: start as libc::socklen_t } };
+        let Ok(path) = path else { return SocketPath { addr, len: start as libc::socklen_t } };
         for (to, &from) in addr.sun_path.iter_mut().zip(path.as_bytes_with_nul()) {
             *to = from as libc::c_char;
         }
-        Name { addr, len: (start + path.as_bytes_with_nul().len()) as libc::socklen_t }
+        SocketPath { addr, len: (start + path.as_bytes_with_nul().len()) as libc::socklen_t }
     }
 
     /// Whether there is a file of that name, even if the process that bound it has ended.
@@ -223,7 +228,7 @@ impl Lock {
                 Ok(false) => {}
                 // The directory's first name is not bound: the holder is about to bind it, or
                 // another process sweeps the directory.
-                Err(Error::Again) if !is_bound(&Name::of(socket_dir, at, holder, first)) => {
+                Err(Error::Again) if !is_bound(&SocketPath::new(socket_dir, at, holder, first)) => {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
                 Err(Error::Again) => return Err(Error::AddressInUse),
@@ -233,8 +238,8 @@ impl Lock {
         Err(Error::AddressInUse)
     }
 
-    pub(crate) fn name(&self, role: Role) -> Name {
-        Name::of(&self.socket_dir, &self.at, self.holder, role)
+    pub(crate) fn name(&self, role: Role) -> SocketPath {
+        SocketPath::new(&self.socket_dir, &self.at, self.holder, role)
     }
 
     /// Whether its directory is still at its path.
@@ -279,7 +284,7 @@ pub(crate) fn lead_to_first<'l>(
     mut blocks: impl Iterator<Item = &'l Lock>,
 ) -> Result<Option<&'l Lock>> {
     let Some(first) = blocks.next() else { return Ok(None) };
-    let (to, door) = (Target::of(first.holder), Role::Links.file());
+    let (to, door) = (Target::new(first.holder), Role::Links.file());
     for block in blocks {
         // SAFETY: two C strings; no other pointers.
         check(unsafe { libc::symlinkat(to.0.as_ptr().cast(), block.dir.raw(), door.as_ptr()) })?;
@@ -300,7 +305,7 @@ impl Lock {
 struct Target(heapless::String<64>);
 
 impl Target {
-    fn of(holder: Holder) -> Target {
+    fn new(holder: Holder) -> Target {
         let mut text = heapless::String::new();
         // The longest text, of a service, has 21 bytes, so this cannot fail.
         let _ = write!(text, "../{}/door\0", Part::of_holder(holder).0);
@@ -345,7 +350,7 @@ fn lock(dir: RawFd) -> Result<bool> {
 }
 
 /// Whether a living process has bound a name.
-fn is_bound(name: &Name) -> bool {
+fn is_bound(name: &SocketPath) -> bool {
     let (to, len) = name.parts();
     let Ok(fd) = socket(libc::SOCK_DGRAM) else { return false };
     // SAFETY: `len` bytes of the name are initialised and live through the call.
@@ -401,7 +406,7 @@ pub(crate) fn socket(kind: i32) -> Result<Fd> {
 /// [`Error::NoDevice`]: no process listens there. [`Error::Again`]: too many processes connect at
 /// once. [`Error::Access`]: the process there is of another user. [`Error::Os`],
 /// [`Error::NoMemory`].
-pub(crate) fn connect(to: &Name) -> Result<Foreign> {
+pub(crate) fn connect(to: &SocketPath) -> Result<Foreign> {
     let fd = Foreign::fresh(socket(libc::SOCK_SEQPACKET)?.into());
     let (name, len) = to.parts();
     // SAFETY: `len` bytes of the name are initialised and live through the call.

@@ -29,7 +29,7 @@ impl Map {
     /// `Invalid` for a length of 0 or near the end of the address space, `NoMemory`.
     pub fn new(len: usize) -> Result<Map> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Self::of(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        Self::map_pages(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
     /// Reserves addresses without memory, for mappings that replace it (MAP_FIXED).
@@ -38,7 +38,7 @@ impl Map {
     /// As [`Map::new`].
     pub(crate) fn reserved(len: usize) -> Result<Map> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Self::of(len, libc::PROT_NONE, flags, -1, 0)
+        Self::map_pages(len, libc::PROT_NONE, flags, -1, 0)
     }
 
     /// Maps `len` bytes of a descriptor's memory, rounded up to whole pages, shared; `offset` is
@@ -54,7 +54,7 @@ impl Map {
         let at =
             at.ok_or_else(|| refuse!(Invalid, "offset {offset:#x}: not that of a page of a file"))?;
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        Self::of(len, prot, libc::MAP_SHARED, fd, at)
+        Self::map_pages(len, prot, libc::MAP_SHARED, fd, at)
     }
 
     /// Maps `len` bytes of a new memfd, zeroed and shared, of a fixed size; with its descriptor.
@@ -68,7 +68,7 @@ impl Map {
 
     /// Common part of all constructors: maps `len` rounded up to whole pages, at an address of the
     /// kernel's choice.
-    fn of(len: usize, prot: c_int, flags: c_int, fd: RawFd, at: libc::off_t) -> Result<Map> {
+    fn map_pages(len: usize, prot: c_int, flags: c_int, fd: RawFd, at: libc::off_t) -> Result<Map> {
         let page = page_size();
         let whole = len.checked_add(page - 1).map(|n| n & !(page - 1)).filter(|n| *n != 0);
         let len = whole.ok_or_else(|| {

@@ -182,7 +182,7 @@ impl UdpPort {
             return Err(Error::NoMemory);
         }
         // SAFETY: the caller's promise.
-        unsafe { UdpPort::over(UdpSocket::open(ep, cfg)?, cfg, mem, len) }
+        unsafe { UdpPort::from_socket(UdpSocket::open(ep, cfg)?, cfg, mem, len) }
     }
 
     /// As [`UdpPort::open`], over a socket that is open already.
@@ -192,7 +192,7 @@ impl UdpPort {
     ///
     /// # Safety
     /// As [`UdpPort::open`].
-    pub unsafe fn over(
+    pub unsafe fn from_socket(
         socket: UdpSocket,
         cfg: &UdpConfig,
         mem: *mut u8,

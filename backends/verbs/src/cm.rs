@@ -367,7 +367,7 @@ impl Locked<'_> {
 
 /// An event for the program.
 fn event(kind: u32, status: i32, id: Handle, listener: Handle, f: &Facts, data: &[u8]) -> CmEvent {
-    let data = Data::of(data);
+    let data = Data::from_bytes(data);
     CmEvent {
         event: kind,
         arrival: arrival(),
@@ -428,7 +428,7 @@ impl Manager for Locked<'_> {
             f.responder_resources = self.depth(p.responder_resources);
             f.initiator_depth = self.depth(p.initiator_depth);
             f.retry_count = p.retry_count;
-            f.out = Data::of(p.private_data);
+            f.out = Data::from_bytes(p.private_data);
         })
     }
 

@@ -70,7 +70,7 @@ impl Default for Data {
 }
 
 impl Data {
-    pub(crate) fn of(from: &[u8]) -> Data {
+    pub(crate) fn from_bytes(from: &[u8]) -> Data {
         let mut to = Data::default();
         let len = from.len().min(DATA_MAX);
         to.bytes[..len].copy_from_slice(&from[..len]);

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use crate::abi::{Module, Object, Opened, Port, QpMade, QpMake, Source, Text};
 use crate::cm_ids::Manages;
 use crate::event_set::Events;
-use crate::name::Name;
+use crate::name::NicName;
 use crate::objects::{lock, Ah, Channel, Cq, Mr, Mw, Qp, Srq, Tables};
 use crate::open::{self, is_link_local};
 use crate::slots::Slots;
@@ -93,7 +93,7 @@ impl VerbsDevice {
     /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the
     /// configuration.
     pub fn memsize(name: &str, config: &Config) -> Result<usize> {
-        Name::parse(name)?;
+        NicName::parse(name)?;
         let mut walk = Walk::size_query();
         layout(&mut walk, config)?;
         Ok(walk.offset())
@@ -131,7 +131,7 @@ impl VerbsDevice {
         config: &Config,
         why: &mut Text,
     ) -> Result<&'static VerbsDevice> {
-        let parsed = Name::parse(name)?;
+        let parsed = NicName::parse(name)?;
         // SAFETY: our contract.
         let mut walk = unsafe { Walk::carve(memory, bytes) }?;
         let (place, config, tables) = layout(&mut walk, config)?;

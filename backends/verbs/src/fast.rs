@@ -37,7 +37,7 @@ impl VerbsDevice {
         wr: *const SendWr,
         bad: *mut *const SendWr,
     ) -> Posted {
-        let slot: &Slot<Qp> = self.qps.near(h);
+        let slot: &Slot<Qp> = self.qps.masked(h);
         let qp = &slot.more;
         if !qp.send.try_enter() {
             return Posted::Declined;
@@ -65,7 +65,7 @@ impl VerbsDevice {
     /// `wc` has `room` writable entries.
     #[inline(always)]
     pub unsafe fn quick_poll_cq(&self, h: Handle, room: c_int, wc: *mut Wc) -> Polled<'_> {
-        let slot: &Slot<Cq> = self.cqs.near(h);
+        let slot: &Slot<Cq> = self.cqs.masked(h);
         let cq = &slot.more;
         if !cq.poll.try_enter() {
             return Polled::Declined;

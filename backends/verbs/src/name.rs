@@ -20,7 +20,7 @@ pub enum Which<'a> {
 
 /// A parsed name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name<'a> {
+pub struct NicName<'a> {
     /// Which NIC.
     pub which: Which<'a>,
     /// The port; `None`: the first one that is up and has a suitable GID.
@@ -29,13 +29,13 @@ pub struct Name<'a> {
     pub gid_index: Option<u32>,
 }
 
-impl<'a> Name<'a> {
+impl<'a> NicName<'a> {
     /// Parses `verbs:rxe0`, `verbs:mlx5_0:1:3`, `verbs:10.0.0.1`, `verbs:[2001:db8::1]:1`.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: it does not begin with `verbs:`; [`Error::Invalid`]: the rest is
     /// malformed.
-    pub fn parse(name: &'a str) -> Result<Name<'a>> {
+    pub fn parse(name: &'a str) -> Result<NicName<'a>> {
         let rest = name.strip_prefix(PREFIX).ok_or(Error::NoDevice)?;
         let (which, rest) = match rest.strip_prefix('[') {
             Some(rest) => {
@@ -80,7 +80,7 @@ impl<'a> Name<'a> {
         if let Some(index) = gid_index.filter(|g| *g > 255) {
             return Err(refuse!(Invalid, "gid-index {index}: 0 to 255"));
         }
-        Ok(Name { which, port, gid_index })
+        Ok(NicName { which, port, gid_index })
     }
 
     fn device(text: &'a str) -> Result<Which<'a>> {
@@ -109,26 +109,26 @@ mod tests {
 
     #[test]
     fn names_with_and_without_port_and_gid_index() {
-        let at = |port, gid_index| Name { which: Which::Name("rxe0"), port, gid_index };
-        assert_eq!(Name::parse("verbs:rxe0"), Ok(at(None, None)));
-        assert_eq!(Name::parse("verbs:rxe0:1"), Ok(at(Some(1), None)));
-        assert_eq!(Name::parse("verbs:rxe0:2:15"), Ok(at(Some(2), Some(15))));
+        let at = |port, gid_index| NicName { which: Which::Name("rxe0"), port, gid_index };
+        assert_eq!(NicName::parse("verbs:rxe0"), Ok(at(None, None)));
+        assert_eq!(NicName::parse("verbs:rxe0:1"), Ok(at(Some(1), None)));
+        assert_eq!(NicName::parse("verbs:rxe0:2:15"), Ok(at(Some(2), Some(15))));
     }
 
     #[test]
     fn addresses_choose_the_device() {
-        let v4 = Name::parse("verbs:10.0.0.1:1").unwrap();
+        let v4 = NicName::parse("verbs:10.0.0.1:1").unwrap();
         assert_eq!(v4.which, Which::Address([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1]));
         assert_eq!(v4.port, Some(1));
-        let v6 = Name::parse("verbs:[2001:db8::1]:1:3").unwrap();
+        let v6 = NicName::parse("verbs:[2001:db8::1]:1:3").unwrap();
         assert!(matches!(v6.which, Which::Address(a) if a[..4] == [0x20, 1, 0xd, 0xb8]));
         assert_eq!((v6.port, v6.gid_index), (Some(1), Some(3)));
-        assert_eq!(Name::parse("verbs:[::1]").unwrap().port, None);
+        assert_eq!(NicName::parse("verbs:[::1]").unwrap().port, None);
     }
 
     #[test]
     fn other_names_are_refused() {
-        assert_eq!(Name::parse("soft:127.0.0.1"), Err(Error::NoDevice));
+        assert_eq!(NicName::parse("soft:127.0.0.1"), Err(Error::NoDevice));
         for bad in [
             "verbs:",
             "verbs::1",
@@ -147,8 +147,8 @@ mod tests {
             "verbs:[rxe0]",
             "verbs:rxe0:99999999999",
         ] {
-            assert_eq!(Name::parse(bad), Err(Error::Invalid), "{bad}");
+            assert_eq!(NicName::parse(bad), Err(Error::Invalid), "{bad}");
         }
-        assert_eq!(Name::parse(&format!("verbs:{}", "x".repeat(64))), Err(Error::Invalid));
+        assert_eq!(NicName::parse(&format!("verbs:{}", "x".repeat(64))), Err(Error::Invalid));
     }
 }

@@ -121,12 +121,13 @@ impl Qp {
 
     /// Whether it has a send queue.
     pub(crate) fn has_sends(&self) -> bool {
-        QpKind::of(self.kind()).is_some_and(QpKind::has_requester)
+        QpKind::from_number(self.kind()).is_some_and(QpKind::has_requester)
     }
 
     /// Whether it has a receive queue of its own.
     pub(crate) fn has_receives(&self) -> bool {
-        QpKind::of(self.kind()).is_some_and(QpKind::has_receives) && self.srq.load(Relaxed) == 0
+        QpKind::from_number(self.kind()).is_some_and(QpKind::has_receives)
+            && self.srq.load(Relaxed) == 0
     }
 }
 

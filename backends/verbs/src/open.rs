@@ -4,7 +4,7 @@ use core::ffi::c_char;
 
 use crate::abi::{link, GidEntry, Module, Opened, Port, Source, Text, NAME_MAX};
 use crate::errno;
-use crate::name::{address, Name, Which};
+use crate::name::{address, NicName, Which};
 use gdrcore_core::error::{Error, Result};
 
 /// Limit of the GIDs of a port that are read: an address vector has 8 bits for the index.
@@ -34,7 +34,7 @@ pub type DeviceName = [c_char; NAME_MAX];
 /// # Errors
 /// [`Error::NoDevice`]: no such device or port; [`Error::AddressNotLocal`]: no NIC has the address,
 /// or the port has no suitable GID; [`Error::Unsupported`]: not RoCE; else libibverbs' error.
-pub fn open(module: &Module, name: &Name<'_>, why: &mut Text) -> Result<Chosen> {
+pub fn open(module: &Module, name: &NicName<'_>, why: &mut Text) -> Result<Chosen> {
     match name.which {
         Which::Name(device) => {
             let mut text: DeviceName = [0; NAME_MAX];
@@ -70,7 +70,7 @@ fn open_named(
     module: &Module,
     device: &DeviceName,
     shown: &str,
-    name: &Name<'_>,
+    name: &NicName<'_>,
     wanted: Option<[u8; 16]>,
     why: &mut Text,
 ) -> Result<Chosen> {

@@ -130,7 +130,7 @@ impl<T> Slots<T> {
     ) -> Result<Self> {
         let bound = bound as usize;
         let pool = Pool::carve(walk, kind, bound, bound, None)?;
-        // The pool rounds up to chunks; a power of two, so that any word has a slot (`near`).
+        // The pool rounds up to chunks; a power of two, so that any word has a slot (`masked`).
         let room = bound.next_multiple_of(gdrcore_core::arena::CHUNK).next_power_of_two();
         let slots = walk.slice_with(room, |i| Slot::new(i, more()))?;
         let mask = slots.len().wrapping_sub(1);
@@ -140,7 +140,7 @@ impl<T> Slots<T> {
     /// The slot whose index is the low bits of a word. For a handle of ours that is its own slot.
     /// Never called during a size query, whose slots are empty.
     #[inline(always)]
-    pub(crate) fn near(&self, handle: Handle) -> &Slot<T> {
+    pub(crate) fn masked(&self, handle: Handle) -> &Slot<T> {
         debug_assert!(self.slots.len() == self.mask.wrapping_add(1) && !self.slots.is_empty());
         // SAFETY: `mask` is the length less one, and the length a power of two, so every masked
         // index is below it.
@@ -321,7 +321,7 @@ mod tests {
         for bad in
             (0..64).chain((0..64).map(|bit| 1 << bit)).chain((0..64).map(|bit| u64::MAX << bit))
         {
-            assert!(!s.near(bad).is(bad), "{bad:#x}");
+            assert!(!s.masked(bad).is(bad), "{bad:#x}");
         }
         assert_eq!(s.iter().count(), 0);
     }

@@ -32,7 +32,7 @@ pub fn all(facts: &FactSource) -> Vec<Finding> {
     }
     // A bridge has a carrier when something is plugged in.
     let is_bridge = |name: &str| facts.path(&format!("sys/class/net/{name}/bridge")).exists();
-    all.extend(down(&links, &is_bridge));
+    all.extend(check_links_up(&links, &is_bridge));
     let named = std::env::var("GDRC_ADDRESS").ok().filter(|a| !a.is_empty());
     match addresses(&links, named.as_deref()) {
         Ok(addresses) => {
@@ -59,7 +59,7 @@ fn ip(at: &Endpoint) -> IpAddr {
 /// The interfaces; false: the system gives no list.
 fn links() -> (Vec<Link>, bool) {
     let mut links: Vec<Link> = Vec::new();
-    let listed = interfaces::each(|i| {
+    let listed = interfaces::for_each(|i| {
         let name = i.name.to_string_lossy();
         let at = links.iter().position(|l| l.name == name).unwrap_or_else(|| {
             let has_carrier = i.flags & libc::IFF_RUNNING as u32 != 0;
@@ -75,7 +75,7 @@ fn links() -> (Vec<Link>, bool) {
 }
 
 /// Interfaces that have an address and cannot carry packets.
-fn down(links: &[Link], is_bridge: &dyn Fn(&str) -> bool) -> Vec<Finding> {
+fn check_links_up(links: &[Link], is_bridge: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     let dark =
         |l: &&Link| !(l.addresses.is_empty() || l.is_up && l.has_carrier || is_bridge(&l.name));
     let said = |l: &Link| {
@@ -169,7 +169,7 @@ mod tests {
             link("e2", false, false, &[]),
             link("docker0", true, false, &["172.17.0.1"]),
         ];
-        let found = down(&links, &|name| name == "docker0");
+        let found = check_links_up(&links, &|name| name == "docker0");
         let seen: Vec<&str> = found.iter().map(|f| f.seen.split(':').next().unwrap()).collect();
         assert_eq!(seen, ["e0 with 192.0.2.1 is down", "e1 with 192.0.2.2 has no carrier"]);
         let tried = addresses(&links, None).unwrap();

@@ -6,10 +6,10 @@ use super::{calls, fine, warning, FactSource, Finding};
 const MEMLOCK: u64 = 64 << 20;
 
 pub fn all(facts: &FactSource) -> Vec<Finding> {
-    of(facts, calls::limit(libc::RLIMIT_MEMLOCK))
+    check_nics(facts, calls::limit(libc::RLIMIT_MEMLOCK))
 }
 
-fn of(facts: &FactSource, memlock: u64) -> Vec<Finding> {
+fn check_nics(facts: &FactSource, memlock: u64) -> Vec<Finding> {
     let nics = facts.names("sys/class/infiniband");
     let mut all: Vec<Finding> = nics.iter().map(|name| nic(facts, name)).collect();
     if all.is_empty() {
@@ -112,14 +112,14 @@ mod tests {
         let root = Root::new("nic", &[]);
         let facts = FactSource { root: &root.0 };
         let levels = |memlock| -> Vec<(&str, Level)> {
-            of(&facts, memlock).iter().map(|f| (f.check, f.level)).collect()
+            check_nics(&facts, memlock).iter().map(|f| (f.check, f.level)).collect()
         };
         assert_eq!(levels(0), [("nic", Level::Fine)], "memlock is of no interest without a NIC");
         let port = "sys/class/infiniband/mlx5_0/ports/1";
         root.put(&format!("{port}/state"), "4: ACTIVE\n");
         root.put(&format!("{port}/link_layer"), "Ethernet\n");
         root.put("dev/infiniband/uverbs0", "");
-        let no_gid = of(&facts, u64::MAX);
+        let no_gid = check_nics(&facts, u64::MAX);
         assert!(no_gid[0].seen.contains("no GID of RoCE v2"), "{no_gid:?}");
         for (i, kind, gid) in [
             ("0", "IB/RoCE v1", "fe80:0000:0000:0000:0000:0000:0000:0001"),
@@ -129,7 +129,7 @@ mod tests {
             root.put(&format!("{port}/gids/{i}"), gid);
             root.put(&format!("{port}/gid_attrs/types/{i}"), kind);
         }
-        let good = of(&facts, u64::MAX);
+        let good = check_nics(&facts, u64::MAX);
         assert!(good[0].seen.contains("GID index 3"), "{good:?}");
         assert_eq!(levels(u64::MAX), [("nic", Level::Fine), ("memlock", Level::Fine)]);
         assert_eq!(levels(8 << 20)[1], ("memlock", Level::Warning));
@@ -138,7 +138,7 @@ mod tests {
         root.put("sys/module/nvidia_peermem/x", "");
         assert_eq!(levels(u64::MAX)[2], ("gpu", Level::Fine));
         root.put(&format!("{port}/state"), "1: DOWN\n");
-        assert!(of(&facts, u64::MAX)[0].seen.contains("not active"));
+        assert!(check_nics(&facts, u64::MAX)[0].seen.contains("not active"));
         std::fs::remove_file(root.0.join("dev/infiniband/uverbs0")).unwrap();
         assert_eq!(levels(u64::MAX)[1], ("nic", Level::Warning));
     }

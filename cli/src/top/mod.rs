@@ -82,7 +82,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Option<Options>, l
 
 /// All devices of this user now.
 fn query_devices() -> Vec<Device> {
-    status::ask(WAIT).iter().map(Device::of).collect()
+    status::ask(WAIT).iter().map(Device::from_status).collect()
 }
 
 /// Shows the devices until it is done. Returns the exit code.

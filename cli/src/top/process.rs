@@ -23,7 +23,7 @@ const TICKS_A_SECOND: f64 = 100.0;
 
 impl Process {
     /// The process with a number of this PID namespace, and a name; `None`: there is none.
-    pub fn of(pid: u64, name: &str) -> Option<Process> {
+    pub fn find(pid: u64, name: &str) -> Option<Process> {
         let stat = Stat::read(&format!("/proc/{pid}/stat")).filter(|stat| stat.name == name)?;
         let mut helpers = BTreeMap::new();
         for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
@@ -52,7 +52,7 @@ impl Process {
     }
 
     /// The shares of a core that it, and its helper threads, have used since.
-    pub fn since(&self, before: &Process) -> (Option<f64>, Vec<(String, f64)>) {
+    pub fn usage_since(&self, before: &Process) -> (Option<f64>, Vec<(String, f64)>) {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         if seconds <= 0.0 {
             return (None, Vec::new());

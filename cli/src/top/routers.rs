@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// A session, as the router tells of it (docs/ROUTER.md), and its counters.
 #[derive(Debug)]
-pub struct Session {
+pub struct SessionStatus {
     said: Value,
     counters: Counts<u64>,
 }
@@ -26,7 +26,7 @@ pub struct Router {
     place: String,
     at: Instant,
     /// Its sessions, or why it did not tell.
-    sessions: Result<Vec<Session>, String>,
+    sessions: Result<Vec<SessionStatus>, String>,
 }
 
 /// The counters in what a router says of a session: numbers below `relay`, and the sum of packets
@@ -43,7 +43,7 @@ fn counters(said: &Value) -> Counts<u64> {
     [("relay", ""), ("remote", "remote_")].into_iter().flat_map(below).collect()
 }
 
-impl Session {
+impl SessionStatus {
     /// A word that it told, for a terminal, which no control character reaches.
     fn word(&self, name: &str) -> String {
         match &self.said[name] {
@@ -56,11 +56,11 @@ impl Session {
 
 impl Router {
     /// Reads the answer of `gdrcore-routerctl sessions`.
-    pub fn of(place: &str, answer: Result<&str, String>) -> Router {
+    pub fn from_answer(place: &str, answer: Result<&str, String>) -> Router {
         let session = |line: &str| {
             let said = serde_json::from_str::<serde_json::Map<_, _>>(line);
             let said = Value::from(said.map_err(|e| e.to_string())?);
-            Ok(Session { counters: counters(&said), said })
+            Ok(SessionStatus { counters: counters(&said), said })
         };
         let sessions = answer.and_then(|text| text.lines().map(session).collect());
         Router { place: place.into(), at: Instant::now(), sessions }
@@ -70,7 +70,7 @@ impl Router {
     fn ask(named: Option<&PathBuf>, limit: Duration) -> Option<Router> {
         let place = named.map(|socket| socket.display().to_string()).unwrap_or_default();
         let answer = sessions_of(named, limit);
-        let router = Router::of(&place, answer.as_deref().map_err(Clone::clone));
+        let router = Router::from_answer(&place, answer.as_deref().map_err(Clone::clone));
         (named.is_some() || router.sessions.is_ok()).then_some(router)
     }
 

@@ -105,7 +105,7 @@ pub struct Device {
 
 impl Device {
     /// Reads what a device said.
-    pub fn of(status: &Status) -> Device {
+    pub fn from_status(status: &Status) -> Device {
         let block = status.place.file_name().unwrap_or_default().to_string_lossy();
         let mut device = Device {
             place: status.place.clone(),
@@ -126,7 +126,7 @@ impl Device {
                 "process" => {
                     (device.pid, device.program) = (line.number("pid"), line.text("program"));
                     if line.number("pid_ns") == pid_namespace() {
-                        device.process = Process::of(device.pid, line.word("program"));
+                        device.process = Process::find(device.pid, line.word("program"));
                     }
                 }
                 "device" => {
@@ -191,7 +191,7 @@ pub fn rates(old: &Counts<u64>, new: &Counts<u64>, seconds: f64) -> Counts<f64> 
 fn changes_of(before: &Device, now: &Device) -> Changes {
     let mut changes = Changes::default();
     if let (Some(old), Some(new)) = (&before.process, &now.process) {
-        (changes.cpu, changes.helpers) = new.since(old);
+        (changes.cpu, changes.helpers) = new.usage_since(old);
     }
     let seconds = now.written.duration_since(before.written).map_or(0.0, |d| d.as_secs_f64());
     // What it said before it was asked has no counters.

@@ -11,7 +11,7 @@ fn device(text: &str, at: u64) -> Device {
 
 /// One of another block.
 fn device_of(block: &str, text: &str, at: u64) -> Device {
-    Device::of(&Status {
+    Device::from_status(&Status {
         place: format!("/somewhere/{block}").into(),
         text: text.into(),
         written: SystemTime::UNIX_EPOCH + Duration::from_secs(at),
@@ -165,7 +165,7 @@ fn sessions_of_routers_have_rates_and_no_word_for_the_terminal() {
         })
         .to_string()
     };
-    let of = |text: &str| [routers::Router::of("/r/admin", Ok(text))];
+    let of = |text: &str| [routers::Router::from_answer("/r/admin", Ok(text))];
     let (old, new) = (of(&session(1, 1000)), of(&[session(1, 3000), session(2, 9000)].join("\n")));
     let all = routers::json(&new, &old);
     let sessions = all[0]["sessions"].as_array().unwrap();
@@ -198,10 +198,10 @@ fn sessions_of_routers_have_rates_and_no_word_for_the_terminal() {
     assert!(routers::text(&remote, &remote).trim_end().ends_with(" 2"));
     assert_eq!(routers::json(&remote, &remote)[0]["sessions"][0]["remote"]["refused"], 5);
     // Another router's counters, an answer that is no session, and a router that refuses.
-    let other = [routers::Router::of("/r/other", Ok(&session(1, 0)))];
+    let other = [routers::Router::from_answer("/r/other", Ok(&session(1, 0)))];
     assert_eq!(routers::json(&new, &other)[0]["sessions"][0]["rates"], serde_json::json!({}));
     for answer in [Ok("{"), Ok("7"), Ok("[{}]"), Ok("null"), Err("it refuses".to_string())] {
-        let wrong = [routers::Router::of("/r/admin", answer)];
+        let wrong = [routers::Router::from_answer("/r/admin", answer)];
         assert!(routers::json(&wrong, &new)[0]["error"].is_string());
         assert!(routers::text(&wrong, &new).starts_with("/r/admin: "));
         let text = table::prometheus(&routers::sources(&wrong).collect::<Vec<_>>());

@@ -62,7 +62,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    pub(super) fn of(config: &Config) -> Bounds {
+    pub(super) fn from_config(config: &Config) -> Bounds {
         let own = config.max_cm_ids.next_multiple_of(CHUNK as u32);
         let half_open = (config.max_qp / 2).min(own).clamp(*HALF_OPEN.start(), *HALF_OPEN.end());
         Bounds { own, guests: (2 * half_open).next_multiple_of(CHUNK as u32), half_open }
@@ -101,7 +101,7 @@ impl Cm {
     fn source_of(&self, gid: &[u8; 16]) -> u64 {
         let half = |b: &[u8]| b.iter().fold(0u64, |w, &x| w << 8 | u64::from(x));
         let (high, low) = gid.split_at(8);
-        self.random.of(&[half(high), half(low)])
+        self.random.hash(&[half(high), half(low)])
     }
 
     pub(super) fn load_of(&self, gid: &[u8; 16]) -> u32 {
@@ -339,7 +339,7 @@ impl Cm {
 
     fn find_of(&self, gid: &[u8; 16], number: u32) -> u32 {
         // 0 stands for a free slot.
-        self.random.of(&[self.source_of(gid), number.into()]) as u32 | 1
+        self.random.hash(&[self.source_of(gid), number.into()]) as u32 | 1
     }
 
     /// The peer's communication id and QPN are known now: stores their hashes for [`Cm::find`].

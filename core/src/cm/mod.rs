@@ -160,7 +160,7 @@ impl Addressee {
     }
 
     /// Reads it from the bytes of a message. Anything is legal input.
-    pub fn of(mad: &[u8]) -> Addressee {
+    pub fn from_mad(mad: &[u8]) -> Addressee {
         use mad::{Mad, Message};
         let Ok(mad) = Mad::parse(mad) else { return Addressee::Anyone };
         let of_id = Addressee::of_id;
@@ -325,7 +325,7 @@ impl Cm {
     /// # Errors
     /// [`crate::Error::NoMemory`] where it does not fit.
     pub fn carve(w: &mut Walk, config: &Config) -> Result<Cm> {
-        let bounds = Bounds::of(config);
+        let bounds = Bounds::from_config(config);
         let n = bounds.slots();
         Ok(Cm {
             ids: w.slice(n, Id::new(0, 0))?,
@@ -508,7 +508,7 @@ impl Cm {
         let mask = self.index_mask();
         loop {
             let place = self.random() as u32 & ID_MASK & !mask | i as u32;
-            let id = u32::from(self.local.block) << (32 - BLOCK_BITS) | self.order.at(place);
+            let id = u32::from(self.local.block) << (32 - BLOCK_BITS) | self.order.number_at(place);
             // Not the index's last communication id, which late messages name.
             if id != 0 && id != self.ids[i].former_id {
                 self.ids[i].former_id = id;

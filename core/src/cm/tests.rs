@@ -132,7 +132,7 @@ impl World {
         if let Some(k) = self.flight.iter().position(|f| f.0 <= self.now) {
             let (_, to, mad) = self.flight.remove(k);
             // Among several devices with one address it would have found its way.
-            match Addressee::of(&mad) {
+            match Addressee::from_mad(&mad) {
                 Addressee::Service { .. } | Addressee::Anyone => {}
                 whose => assert!(
                     self.forged || self.cm[to].is_mine(whose) && !self.cm[1 - to].is_mine(whose)

@@ -51,8 +51,8 @@ impl Guard<'_> {
         self.transport.common.memory.regions.unbound(mr).map(|_| ())
     }
 
-    /// A window of another engine, which has given it `key`. What a queue pair binds to a window of
-    /// type 2 is unknown to the others: it is that queue pair's.
+    /// A window of another engine, which has given it `key`. A binding to a window of type 2
+    /// belongs to its queue pair, so the other engines do not know it.
     ///
     /// # Errors
     /// As [`Guard::mw_alloc`]; [`crate::Error::Busy`]: its index is in use here.
@@ -94,7 +94,7 @@ impl Guard<'_> {
         self.in_regions(|regions| regions.copy(&theirs.memory.regions))
     }
 
-    /// The places that address handles have: those from 0 on for [`Guard::ah_at`].
+    /// The number of places for address handles. [`Guard::ah_at`] takes places from 0 on.
     pub fn ah_places(&self) -> usize {
         self.transport.common.ahs.len()
     }

@@ -14,7 +14,9 @@ use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::Handle;
 use crate::verbs::NONE;
-use crate::wire::{is_default_partition, mtu_code, packet_bytes, Class, Flow, Kind, Psn, QP1_QKEY};
+use crate::wire::{
+    is_default_partition, mtu_code, packet_bytes, Class, Flow, PacketKind, Psn, QP1_QKEY,
+};
 
 /// The general services QP, where connection managers talk.
 pub const GSI_QPN: u32 = 1;
@@ -59,7 +61,7 @@ pub(super) fn take(
 ) {
     // rxe rxe_recv.c check_keys, QP1: QP1 takes datagrams of another QP1 with Q_Key 0x80010000.
     let gsi = run.class == Class::Ud
-        && run.kind == Kind::Send
+        && run.kind == PacketKind::Send
         && run.src_qpn == GSI_QPN
         && run.qkey == QP1_QKEY;
     if !gsi || !is_default_partition(run.pkey) {
@@ -77,7 +79,7 @@ pub(super) fn take(
     wake(cm, s);
 }
 
-/// Wakes threads that sleep on the descriptor, where there are new events.
+/// Wakes threads that sleep on the descriptor, if there are new events.
 fn wake(cm: &mut Cm, s: &Shared) {
     if cm.take_raised() {
         s.notify.store(true, Ordering::Release);
@@ -122,7 +124,7 @@ impl Inner {
         self.loop_mads(s, now);
         let mut run = Run::new(
             Class::Ud,
-            Kind::Send,
+            PacketKind::Send,
             GSI_QPN,
             Psn::new(self.transport.common.counters.sent_pkts as u32),
         );
@@ -142,7 +144,7 @@ impl Inner {
         Some(Burst { dst, len, seg: len, is_own: false })
     }
 
-    /// Peers that were silent until a queue pair failed: its connection is over.
+    /// Ends the connections of queue pairs that have failed because their peers were silent.
     #[cold]
     pub(super) fn end_silent(&mut self, now: u64) {
         while let Some(qi) = self.transport.common.silent.next_from(0) {
@@ -186,8 +188,8 @@ impl Guard<'_> {
         wake(&mut inner.cm, s);
     }
 
-    /// Notes why a connection failed, where the caller knows more than the connection manager: as
-    /// the cause of the event's QP, and as the device's last one.
+    /// Notes why a connection failed, for a caller that knows more than the connection manager. It
+    /// becomes the cause of the event's QP, and the last cause of the device.
     pub fn cm_explain(&mut self, now: u64, e: &CmEvent, code: CauseCode, arg0: u64) {
         self.cm_note(now, e, code, arg0, 0);
     }
@@ -242,8 +244,8 @@ impl Guard<'_> {
         }
     }
 
-    /// A link is gone. Only by it could the process at its other end be watched, so the connections
-    /// of that process have ended. To be called before the link is given up.
+    /// A link is gone. Nothing else watched the process at its other end, so its connections have
+    /// ended. To be called before the link is given up.
     pub fn cm_link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &inner.transport;
@@ -255,8 +257,8 @@ impl Guard<'_> {
         wake(&mut inner.cm, s);
     }
 
-    /// The process of a peer has ended, the owner of a block of QPNs at an address: so have its
-    /// connections, and their QPs are flushed. What it had sent has been received.
+    /// The process of a peer, the owner of a block of QPNs at an address, has ended. Its
+    /// connections end, too, and their QPs are flushed. All that it had sent has been received.
     pub fn cm_peer_ended(&mut self, now: u64, at: &PeerAddr, block: u16) {
         let (inner, s) = self.split();
         for qi in 0..inner.transport.qps.len() {

@@ -1,5 +1,5 @@
-//! The rules by which a connection manager moves the queue pairs of its connections: our own, with
-//! queue pairs that may be of other engines than its own, or that of the host, with a NIC's.
+//! The rules by which a connection manager moves the queue pairs of its connections: either our
+//! own, whose queue pairs may belong to other engines, or the host's, with a NIC's queue pairs.
 
 use crate::cm::{cm_event, init_attr, Cm, CmEvent, ConnParam};
 use crate::error::{Error, Result};
@@ -16,8 +16,8 @@ pub const UDP_QKEY: u32 = 0x0123_4567;
 /// Implements [`Manager`] for our own manager, by its methods of the same names.
 macro_rules! managers {
     ($($(#[$doc:meta])* fn $call:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
-        /// What the rules ask of a connection manager: the calls of [`Cm`] with these names, and
-        /// their errors.
+        /// The calls that the rules make to a connection manager: those of [`Cm`] with the same
+        /// names and errors.
         #[allow(clippy::missing_errors_doc)]
         pub trait Manager {
             /// A peer.
@@ -265,7 +265,7 @@ pub fn event(q: &mut impl ManagedQps, now: u64) -> Option<CmEvent> {
         _ => {}
     }
     if failed {
-        // After the QP's move, since it replaces the cause FLUSHED, which its completions report
+        // After the QP's move: this cause replaces FLUSHED, which the QP's completions report
         // anyway.
         q.note_failed(now, &e);
     }

@@ -59,9 +59,9 @@ impl Inner {
         })
     }
 
-    /// The peer record of datagrams to an address, and that of datagrams to other engines there. An
-    /// address handle names no QPN, so each datagram to a shared address chooses by its own QPN.
-    /// Among siblings it chooses the record of one of them ([`Siblings`]).
+    /// Two peer records of an address: for datagrams to it, and for datagrams to other engines
+    /// there. An address handle names no QPN, so each datagram to a shared address chooses one by
+    /// its own QPN. Among siblings it chooses the record of one of them ([`Siblings`]).
     ///
     /// [`Siblings`]: crate::roce::siblings::Siblings
     fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {
@@ -112,7 +112,7 @@ impl Inner {
     /// The peer that an address vector names.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: no host has its address, or not one that this engine reaches.
+    /// [`Error::Invalid`]: the address is of no host, or of one that this engine does not reach.
     pub fn address(&self, ah: &AhAttr) -> Result<PeerAddr> {
         if !transition::is_unicast(&ah.dgid) {
             return Err(unusable("dgid", &ah.dgid, "no address of one host"));
@@ -481,11 +481,11 @@ impl Guard<'_> {
     }
 
     /// Arms a CQ: its next completion (`solicited_only`: its next solicited or failed one) raises
-    /// an event. An arming for any completion is not narrowed. True: completions are there already,
-    /// which raise none.
+    /// an event. A CQ that is armed for any completion stays so. True: completions are there
+    /// already; they raise no event.
     ///
-    /// It takes the lock, so that each completion comes before or after it, and pushing one needs
-    /// no fence: a program that only polls pays nothing for those that sleep.
+    /// Arming takes the lock, so each completion comes before or after it, and pushing a completion
+    /// needs no fence. A program that only polls pays nothing for programs that sleep.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -510,8 +510,9 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// What is in a CQ counts as completed now: it raises its event if it is armed, also if it is
-    /// for solicited completions alone. Which of them are is not known any more.
+    /// All completions in a CQ count as new: an armed CQ raises its event. It does so also if it is
+    /// armed for solicited completions alone, because it is no longer known which completions are
+    /// solicited.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].

@@ -110,9 +110,9 @@ impl Guard<'_> {
         self.transport.dc.want_links
     }
 
-    /// A responder context that answers through the port although its initiator came over a link:
-    /// its place, the initiator's address and QPN. The caller may find a link to the initiator, for
-    /// [`Guard::set_context_link`].
+    /// A responder context that answers through the port, although its initiator came over a link:
+    /// the place of the context, and the initiator's address and QPN. The caller looks for a link
+    /// to the initiator, and passes it to [`Guard::set_context_link`].
     pub fn next_unlinked(&mut self) -> Option<(usize, PeerAddr, u32)> {
         let t = &mut self.split().0.transport;
         let at = t.dc.list.iter().position(|context| context.wants_link);

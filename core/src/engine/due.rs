@@ -40,8 +40,8 @@ impl Guard<'_> {
             && (!t.common.ready.is_empty() || cm.is_ready() || t.common.may_go_on(self.shared()))
     }
 
-    /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ
-    /// is waited for.
+    /// Whether there is work besides the timers of QPs: packets to send, or a wait for memory or a
+    /// CQ.
     #[inline(always)]
     pub fn has_due_work(&self, now: u64) -> bool {
         let Inner { transport: t, cm, .. } = &**self;
@@ -56,8 +56,8 @@ impl Guard<'_> {
         self.transport.common.acks.flush_at() == u64::MAX
     }
 
-    /// Runs the timers that are due. To be called only when nothing is left to receive: a process
-    /// that was stopped must read its packets before it takes its peers for silent.
+    /// Runs the timers that are due. To be called only when nothing is left to receive. Otherwise a
+    /// process that was stopped would take its peers for silent before it reads their packets.
     pub fn handle_timeout(&mut self, now: u64) {
         let (inner, s) = self.split();
         inner.transport.arm_deferred_timer(s, now);

@@ -26,7 +26,7 @@ use crate::verbs::NONE;
 use crate::wheel::Wheel;
 use crate::wire::Flow;
 
-/// Runs at most that one QP hands to others of its engine at a time. Their bytes, at most
+/// The most runs that one QP hands to others of its engine at a time. Their bytes, at most
 /// [`Config::burst_bytes`], stay in the cache.
 const HANDED: usize = 32;
 

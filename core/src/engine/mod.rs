@@ -183,8 +183,8 @@ impl Engine {
         self.lock.try_lock().then(|| Guard { engine: self })
     }
 
-    /// Takes the lock if it is free. For a thread that has failed to take it, and has left a mark
-    /// in [`Shared::active`] since. `None`: the holder sees the mark
+    /// Takes the lock if it is free. For a thread that has failed to take it, and has then left a
+    /// mark in [`Shared::active`]. `None`: the holder sees the mark
     /// ([`TurnLock::try_lock_marked`]).
     #[inline]
     pub fn try_lock_marked(&self) -> Option<Guard<'_>> {
@@ -216,9 +216,9 @@ impl Engine {
         outcome.map(|()| posted)
     }
 
-    /// As [`Engine::post_send`], but the caller tells the engine: by [`Guard::wake`] if it gets the
-    /// lock, which costs no atomic operation, else by a mark in [`Shared::active`]. Returns the
-    /// QP's index as well.
+    /// As [`Engine::post_send`], but the caller tells the engine. With the lock it calls
+    /// [`Guard::wake`], which costs no atomic operation. Otherwise it leaves a mark in
+    /// [`Shared::active`]. Returns the QP's index as well.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; the other errors of [`Engine::post_send`] are inside, beside what
@@ -376,9 +376,9 @@ impl Guard<'_> {
         &self.engine.shared
     }
 
-    /// The doorbell: the QP at this index may have something to send. False: it may wait for the
-    /// next doorbell or poll, because much is in flight and little waits; several requests then
-    /// leave as one burst.
+    /// The doorbell: the QP at this index may have something to send. False: the request may wait
+    /// for the next doorbell or poll, because much is in flight and little waits. Several requests
+    /// then leave as one burst.
     #[inline]
     pub fn wake(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
@@ -386,10 +386,9 @@ impl Guard<'_> {
         !inner.transport.may_gather(s, qi)
     }
 
-    /// Executes what was just posted to the QP at this index, if it is a SEND, WRITE or READ of one
-    /// packet to a QP of this engine, and can be done in one step. `opcode`: that of the last
-    /// request. `DC`: the QP is a DCI; else it is RC. False: nothing has changed, and
-    /// [`Guard::wake`] is next.
+    /// Executes what was just posted to the QP at this index, if one step is enough: only for one
+    /// SEND, WRITE or READ of one packet to a QP of this engine. `opcode`: of the last request.
+    /// `DC`: the QP is a DCI; else it is RC. False: nothing has changed; [`Guard::wake`] is next.
     #[inline(always)]
     pub fn try_local<const DC: bool>(&mut self, qi: usize, opcode: u32) -> bool {
         let (inner, s) = self.split();
@@ -402,7 +401,7 @@ impl Guard<'_> {
     }
 
     /// Executes one SEND or WRITE to a QP of this engine, without a slot of the send queue. False:
-    /// it is to be posted, and no state has changed; its bytes may be written.
+    /// the request must be posted. No state has changed then, but its bytes may be written already.
     #[inline(always)]
     pub fn pass_single(&mut self, qi: usize, request: &Single) -> bool {
         let (inner, s) = self.split();
@@ -417,7 +416,7 @@ impl Guard<'_> {
         done
     }
 
-    /// The next request that passes with its slot offers this way again.
+    /// The next request that is executed in its slot offers this way again.
     #[cold]
     fn end_at_once(&mut self, qi: usize) {
         if let Some(q) = self.split().1.qps.get(qi) {

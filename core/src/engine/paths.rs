@@ -1,4 +1,5 @@
-//! What the device says of its port, its links and its peers: paths, losses, receipts and errors.
+//! Calls by which the device reports its port, its links and its peers: paths, losses, receipts,
+//! errors.
 
 use super::cm_qps::local_refusal;
 use super::Guard;
@@ -24,8 +25,8 @@ impl Guard<'_> {
         self.split().0.link_of_new_peers = link;
     }
 
-    /// Later control calls under this lock treat a peer at the engine's own address as another
-    /// engine there, or not. Such a peer is reached over the link, or through the port.
+    /// Says whether a peer at the engine's own address, in later control calls under this lock, is
+    /// another engine. Another engine is reached over the link, or through the port.
     pub fn set_elsewhere(&mut self, elsewhere: bool) {
         self.split().0.elsewhere = elsewhere;
     }
@@ -42,8 +43,8 @@ impl Guard<'_> {
         self.transport.common.divides_writes = on;
     }
 
-    /// The port carries packets one by one, whatever bursts they are sent in: all have the IPv4
-    /// identification 0. Without this those of a burst count from 0 on.
+    /// The port carries packets one by one, even those of a burst, and all have the IPv4
+    /// identification 0. Without this call the packets of a burst count from 0 on.
     pub fn set_unnumbered(&mut self) {
         self.split().0.unnumbered = true;
     }
@@ -84,16 +85,17 @@ impl Guard<'_> {
         }
     }
 
-    /// Takes the `receipts` that the process at the other end of a link has left. It has ended, and
-    /// all that it had written to the link is read. To be called before the link is given up.
+    /// Takes the `receipts` that the process at the other end of a link has left. The process has
+    /// ended, and all that it had written to the link is read. To be called before the link is
+    /// given up.
     pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
         let (inner, s) = self.split();
         let is_lost = |peer: &Peer| peer.path == Path::Link(link);
         inner.transport.take_receipts(s, now, is_lost, receipts);
     }
 
-    /// Takes the `receipts` that the process of a peer behind the port has left. It has ended, and
-    /// all that it had sent is received.
+    /// Takes the `receipts` that the process of a peer behind the port has left. The process has
+    /// ended, and all that it had sent is received.
     pub fn port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
         let (inner, s) = self.split();
         let is_lost = |peer: &Peer| {

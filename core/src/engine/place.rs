@@ -1,5 +1,5 @@
-//! Which queue pair a packet is of, and errors that the engine did not decide: for faults that the
-//! device's owner injects ([`crate::inject`]). Nothing here is called without them.
+//! For faults that the device's owner injects ([`crate::inject`]): finds the queue pair of a
+//! packet, and causes errors. Without such faults nothing here is called.
 
 use super::Guard;
 use crate::cm::types::cm_event;
@@ -33,7 +33,7 @@ pub struct PacketQp {
 }
 
 impl PacketQp {
-    fn of(t: &Transport, index: usize, qp: &Qp) -> PacketQp {
+    fn new(t: &Transport, index: usize, qp: &Qp) -> PacketQp {
         let first = (Psn::new(qp.attr.sq_psn), Psn::new(qp.attr.rq_psn));
         PacketQp {
             index,
@@ -53,7 +53,7 @@ impl Guard<'_> {
     pub fn place_of(&self, qpn: u32) -> Option<PacketQp> {
         let t = &self.transport;
         let index = t.common.qp_of(qpn)?;
-        t.qps.get(index).filter(|qp| qp.can_receive()).map(|qp| PacketQp::of(t, index, qp))
+        t.qps.get(index).filter(|qp| qp.can_receive()).map(|qp| PacketQp::new(t, index, qp))
     }
 
     /// The connected queue pair that sends to the number `qpn` at an address. `guess`: an index to
@@ -72,7 +72,7 @@ impl Guard<'_> {
             Some(qp) if is_it(qp) => Some(guess),
             _ => t.qps.iter().position(is_it),
         }?;
-        Some(PacketQp::of(t, index, &t.qps[index]))
+        Some(PacketQp::new(t, index, &t.qps[index]))
     }
 
     /// Owes the peer of a queue pair an RNR NAK for the packet that it expects, as if it had no
@@ -82,8 +82,8 @@ impl Guard<'_> {
         inner.transport.conn(s, index).refuse_unready();
     }
 
-    /// The next message of a queue pair takes another request of its SRQ than the first, which
-    /// follows from `draw`. Without an SRQ nothing happens.
+    /// The next message of a queue pair takes a request of its SRQ that is not the first; `draw`
+    /// decides which. Without an SRQ nothing happens.
     pub fn swap_receive(&mut self, index: usize, draw: u64) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -97,9 +97,9 @@ impl Guard<'_> {
         }
     }
 
-    /// Ends the request of a queue pair that a PSN is of, in its turn, with an error; those behind
-    /// it flush. The packet of the PSN, and all behind it, must not leave. `rule`: the one that
-    /// wants it.
+    /// Ends the request to which a PSN of a queue pair belongs with an error, in its turn, and
+    /// flushes those behind it. The packet of the PSN, and all behind it, must not leave. `rule`:
+    /// the rule that requires it.
     pub fn fail_request(&mut self, now: u64, index: usize, psn: Psn, status: u32, rule: u32) {
         let (inner, s) = self.split();
         if inner.transport.qps.get(index).is_some_and(Qp::can_send) {
@@ -107,8 +107,9 @@ impl Guard<'_> {
         }
     }
 
-    /// The message that a queue pair of RC expects ends its receive request with an error, and the
-    /// queue pair. False: there is no receive request. The packet must not reach the engine then.
+    /// The message that an RC queue pair expects ends with an error, and so do its receive request
+    /// and the queue pair. False: there is no receive request. The packet must not reach the engine
+    /// then.
     pub fn fail_arrival(&mut self, now: u64, index: usize, status: u32, rule: u32) -> bool {
         let (inner, s) = self.split();
         let is_rc = |qp: &Qp| qp.kind == QpKind::Rc && qp.can_receive();
@@ -116,8 +117,8 @@ impl Guard<'_> {
             && inner.transport.conn(s, index).fail_receive(now, status, rule)
     }
 
-    /// Raises an event of a queue pair. Those that are errors end it, as the errors do of which
-    /// they tell.
+    /// Raises an event of a queue pair. An event that reports an error ends the queue pair, as the
+    /// error itself would.
     pub fn raise_on_qp(&mut self, now: u64, index: usize, event: u32, rule: u32) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -130,7 +131,7 @@ impl Guard<'_> {
             async_event::QP_REQ_ERR => NakCode::InvalidRequest,
             async_event::QP_ACCESS_ERR => NakCode::RemoteAccess,
             async_event::QP_LAST_WQE_REACHED if fails && is_shared => {
-                // It is raised behind the last request of a queue pair that has failed.
+                // The event comes behind the last request of a failed queue pair.
                 conn.note(now, CauseCode::Injected, 0, rule.into(), 0);
                 return conn.enter_error(None);
             }

@@ -120,8 +120,8 @@ impl Inner {
         }
     }
 
-    /// Whether every request that was posted to a QP has its completion. What waits in an SRQ is
-    /// not the QP's.
+    /// Whether every request that was posted to a QP has its completion. Requests in an SRQ are not
+    /// the QP's.
     fn is_flushed(&self, s: &Shared, qi: usize) -> bool {
         let t = &self.transport;
         let q = &t.qps[qi];
@@ -136,7 +136,7 @@ impl Inner {
 /// Type and sizes of a new queue pair.
 fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
     let cap = init.cap;
-    let Some(kind) = QpKind::of(init.qp_type) else {
+    let Some(kind) = QpKind::from_number(init.qp_type) else {
         return Err(refuse!(
             Invalid,
             "qp_type {}: RC (2), UC (3), UD (4), XRC_SEND (9), XRC_RECV (10), DCI (257) \
@@ -684,7 +684,7 @@ impl Guard<'_> {
         }
         // Linux uverbs_std_types_qp.c uverbs_free_qp: A queue pair that is in a multicast group is
         // not destroyed.
-        let groups = inner.transport.common.members.of(qi);
+        let groups = inner.transport.common.members.memberships(qi);
         if groups > 0 {
             return Err(refuse!(
                 Busy,

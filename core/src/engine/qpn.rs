@@ -193,7 +193,7 @@ impl Qpns {
     pub(super) fn alloc(&mut self, now_ns: u64) -> Result<(u32, bool)> {
         if self.used < self.count {
             self.used += 1;
-            return Ok((self.base + self.order.at(self.used - 1), false));
+            return Ok((self.base + self.order.number_at(self.used - 1), false));
         }
         let now_ms = now_ns / 1_000_000;
         self.wake(now_ms);

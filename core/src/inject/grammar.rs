@@ -25,7 +25,7 @@
 
 use super::events::EVENTS;
 use super::{
-    Action, Calls, Direction, Event, Filter, Name, Pick, Rule, Service, What, When, Window,
+    Action, Calls, Direction, Event, Filter, Pick, Rule, RuleName, Service, What, When, Window,
     RULES_MAX,
 };
 use crate::cm::types::{mad_attribute, reject};
@@ -142,16 +142,16 @@ impl<'a> Word<'a> {
     }
 
     /// A name of small letters, digits and underscores.
-    fn name(self, reason: &'static str) -> Read<'a, Name> {
+    fn name(self, reason: &'static str) -> Read<'a, RuleName> {
         let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
-        match Name::from_str(self.text) {
+        match RuleName::from_str(self.text) {
             Ok(name) if !name.is_empty() && self.text.bytes().all(fits) => Ok(name),
             _ => self.refuse(reason),
         }
     }
 
     /// The value of a name in a table.
-    fn of<T: Copy>(self, table: &[(&str, T)], reason: &'static str) -> Read<'a, T> {
+    fn look_up<T: Copy>(self, table: &[(&str, T)], reason: &'static str) -> Read<'a, T> {
         match table.iter().find(|(name, _)| *name == self.text) {
             Some((_, value)) => Ok(*value),
             None => self.refuse(reason),
@@ -345,7 +345,7 @@ fn reason(word: Word<'_>) -> Read<'_, u16> {
     const WANTED: &str = "no reason, such as CONSUMER, INVALID_SERVICE_ID or a number from 1 on";
     match word.number(1).ok().and_then(|n| u16::try_from(n).ok()) {
         Some(number) => Ok(number),
-        None => word.of(REASONS, WANTED),
+        None => word.look_up(REASONS, WANTED),
     }
 }
 
@@ -383,7 +383,8 @@ fn action<'a>(word: Word<'a>, words: &mut Words<'a>) -> Option<Read<'a, Action>>
         "swap" => Action::Swap,
         "unreachable" => Action::Unreachable,
         "completion" => {
-            let named = words.next().of(STATUSES, "no status of an error, such as RETRY_EXC_ERR");
+            let named =
+                words.next().look_up(STATUSES, "no status of an error, such as RETRY_EXC_ERR");
             return Some(named.map(Action::Completion));
         }
         "reject" => return Some(reason(words.next()).map(Action::Reject)),
@@ -465,7 +466,8 @@ fn packet<'a>(action: Action, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a
             "message" => once(&mut message, word, Ok(true))?,
             "peer" => once(&mut of_peer, word, peer(words.next()))?,
             "type" => {
-                let named = words.next().of(SERVICES, "the types are RC, UC, UD, XRC, DC and GSI");
+                let named =
+                    words.next().look_up(SERVICES, "the types are RC, UC, UD, XRC, DC and GSI");
                 once(&mut service, word, named)?;
             }
             "opcode" => once(&mut of_opcode, word, opcode(words.next()))?,
@@ -474,7 +476,8 @@ fn packet<'a>(action: Action, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a
                 once(&mut qp, word, number)?;
             }
             "cm" => {
-                let named = words.next().of(MESSAGES, "no message, such as REQ, REP, REJ or DREQ");
+                let named =
+                    words.next().look_up(MESSAGES, "no message, such as REQ, REP, REJ or DREQ");
                 once(&mut cm, word, named)?;
             }
             _ => {
@@ -509,7 +512,7 @@ fn call<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
         match word.text {
             _ if word.ends_rule() => break word,
             "errno" => {
-                let named = words.next().of(ERRNOS, "no errno, such as ENOMEM");
+                let named = words.next().look_up(ERRNOS, "no errno, such as ENOMEM");
                 once(&mut errno, word, named)?;
             }
             _ => match which.read(word, words) {

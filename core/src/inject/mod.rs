@@ -18,7 +18,7 @@ pub use grammar::{errno_name, Refused};
 
 use crate::config::LoweredLimits;
 use crate::random::Random;
-use crate::wire::{Class, Kind, Opcode, Psn};
+use crate::wire::{Class, Opcode, PacketKind, Psn};
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -38,7 +38,7 @@ const PURPOSE: u64 = 0x6661_756c_7473;
 const PARTS: u64 = 100_000_000;
 
 /// A name of a call, a limit or an event.
-pub type Name = heapless::String<NAME_MAX>;
+pub type RuleName = heapless::String<NAME_MAX>;
 
 /// Returns why a rule may not name this call.
 pub type Calls = fn(&str) -> Result<(), &'static str>;
@@ -154,9 +154,9 @@ pub enum What {
     /// Something to packets.
     Packet(Action, Filter),
     /// A call of this name fails with this errno.
-    Call(Name, i32),
+    Call(RuleName, i32),
     /// A limit of the device is this.
-    Limit(Name, u64),
+    Limit(RuleName, u64),
     /// An event is raised.
     Event(Event),
     /// A CQ without room for a completion fails.
@@ -340,11 +340,11 @@ impl Action {
                 packet.has_srq && (packet.takes_receive || is_first)
             }
             Action::Scatter => {
-                use Kind::{AtomicAck, ReadResponse, Send, Write};
+                use PacketKind::{AtomicAck, ReadResponse, Send, Write};
                 let has_data = matches!(kind, Send | Write | ReadResponse | AtomicAck);
                 has_data && packet.passage == Passage::First
             }
-            Action::Lag => kind == Kind::ReadRequest && packet.passage == Passage::First,
+            Action::Lag => kind == PacketKind::ReadRequest && packet.passage == Passage::First,
             _ => filter.counts(packet.passage),
         }
     }
@@ -367,7 +367,7 @@ impl Direction {
 
 impl Service {
     /// The service of an opcode that is not for QP1.
-    const fn of(opcode: Opcode) -> Option<Service> {
+    const fn from_opcode(opcode: Opcode) -> Option<Service> {
         match opcode.class() {
             Class::Rc => Some(Service::Rc),
             Class::Uc => Some(Service::Uc),
@@ -383,13 +383,14 @@ impl Service {
 pub(crate) fn as_rc(opcode: Opcode) -> Opcode {
     match opcode.class() {
         Class::Uc | Class::Ud => Opcode(opcode.0 & 0x1f),
-        class => opcode.within(class),
+        class => opcode.class_to_rc(class),
     }
 }
 
 impl Filter {
     fn covers(&self, packet: &Packet, qp: u32) -> bool {
-        let service = if packet.is_mad { Some(Service::Gsi) } else { Service::of(packet.opcode) };
+        let service =
+            if packet.is_mad { Some(Service::Gsi) } else { Service::from_opcode(packet.opcode) };
         self.direction == packet.direction
             && self.peer.is_none_or(|peer| peer == packet.peer)
             && self.service.is_none_or(|wanted| service == Some(wanted))
@@ -412,7 +413,7 @@ impl Filter {
     fn names_control(&self) -> bool {
         self.service == Some(Service::Gsi)
             || self.cm.is_some()
-            || self.opcode.is_some_and(|o| matches!(o.kind(), Kind::Ack | Kind::Cnp))
+            || self.opcode.is_some_and(|o| matches!(o.kind(), PacketKind::Ack | PacketKind::Cnp))
     }
 }
 
@@ -537,7 +538,7 @@ impl Faults {
                 continue;
             }
             let number = count(i);
-            let draw = || Random::new(seed, PURPOSE).of(&[i as u64, number]);
+            let draw = || Random::new(seed, PURPOSE).hash(&[i as u64, number]);
             if first.is_none() && rule.window.has(number) && rule.pick.takes(number, draw) {
                 first = Some(CallHit { rule: i as u32 + 1, name, number, errno: *errno });
             }
@@ -565,7 +566,7 @@ impl Faults {
     /// polled from it, from 1 on. It depends on nothing else. Cost: some 20 ns for each rule.
     pub fn ends_poll(&self, seed: u64, cq: u64, number: u64) -> bool {
         self.rules.iter().enumerate().any(|(i, rule)| {
-            let draw = || Random::new(seed, PURPOSE).of(&[i as u64, cq, number]);
+            let draw = || Random::new(seed, PURPOSE).hash(&[i as u64, cq, number]);
             rule.what == What::Few && rule.window.has(number) && rule.pick.takes(number, draw)
         })
     }
@@ -652,7 +653,7 @@ impl Flow {
         let number = *number;
         let side = 2 * packet.direction as u64 + u64::from(is_answer);
         let place = [i as u64, self.number.into(), self.life.into(), side, number];
-        let draw = Random::new(seed, PURPOSE).of(&place);
+        let draw = Random::new(seed, PURPOSE).hash(&place);
         let is_hit = rule.window.has(number) && rule.pick.takes(number, || draw);
         is_hit.then_some(Found { number, draw, is_news: true })
     }

@@ -216,7 +216,7 @@ impl Providers {
 
     /// A registration, with what stands in place of host memory.
     pub fn of_region(&self, reg: &MrReg) -> MrReg {
-        match self.other(STAND_IN) {
+        match self.provider(STAND_IN) {
             Some(_) if reg.provider == 0 => {
                 let cookie = u64::from(reg.access & access::RELAXED_ORDERING != 0);
                 MrReg { provider: STAND_IN, cookie, ..*reg }
@@ -233,11 +233,11 @@ impl Providers {
 
     /// Whether memory can be registered with provider `n`.
     pub fn is_known(&self, n: u32) -> bool {
-        n == 0 || n <= PROVIDER_MAX && self.other(n).is_some()
+        n == 0 || n <= PROVIDER_MAX && self.provider(n).is_some()
     }
 
     #[inline]
-    fn other(&self, n: u32) -> Option<&'static dyn Memory> {
+    fn provider(&self, n: u32) -> Option<&'static dyn Memory> {
         *self.others.get((n as usize).wrapping_sub(1))?
     }
 
@@ -251,7 +251,7 @@ impl Providers {
         if target.provider == 0 {
             return answer(host::fetch(addr, dst));
         }
-        match self.other(target.provider) {
+        match self.provider(target.provider) {
             Some(memory) => memory.fetch(target.cookie, addr, dst, of),
             None => Access::Fault,
         }
@@ -292,7 +292,7 @@ impl Providers {
         if target.provider == 0 {
             return answer(host::place(addr, src));
         }
-        match self.other(target.provider) {
+        match self.provider(target.provider) {
             Some(memory) => memory.place(target.cookie, addr, src),
             None => Access::Fault,
         }
@@ -334,12 +334,12 @@ impl Providers {
         if target.provider == 0 {
             return host_atomic(addr, op);
         }
-        self.other(target.provider).ok_or(Access::Fault)?.atomic(target.cookie, addr, op, of)
+        self.provider(target.provider).ok_or(Access::Fault)?.atomic(target.cookie, addr, op, of)
     }
 
     /// Announces a fetch to slow memory.
     pub fn ahead(&self, target: &Target, of: TransferId) {
-        if let Some(memory) = self.other(target.provider) {
+        if let Some(memory) = self.provider(target.provider) {
             memory.ahead(target.cookie, target.addr, of);
         }
     }
@@ -359,7 +359,7 @@ impl Providers {
 
     /// Asks a provider after an access under way.
     pub fn poll(&self, provider: u32, token: Token) -> Access {
-        match self.other(provider) {
+        match self.provider(provider) {
             Some(memory) => memory.poll(token),
             // Host memory never says Pending, so nobody can hold such a token.
             None => Access::Fault,

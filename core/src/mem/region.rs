@@ -79,7 +79,7 @@ impl KeyError {
 /// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Kind {
+enum SlotKind {
     Free,
     Mr,
     /// Window of type 1: of its protection domain.
@@ -101,7 +101,7 @@ struct Slot {
     access: u32,
     /// Index of the protection domain.
     pd: u32,
-    kind: Kind,
+    kind: SlotKind,
     provider: u8,
     /// Windows: whether it opens onto a region.
     bound: bool,
@@ -131,7 +131,7 @@ const FREE: Slot = Slot {
     key: 0,
     access: 0,
     pd: 0,
-    kind: Kind::Free,
+    kind: SlotKind::Free,
     provider: 0,
     bound: false,
     aged: false,
@@ -170,17 +170,17 @@ impl Slot {
     }
 
     /// What `content` describes, under the key and handle of this slot.
-    fn with(&self, content: Slot) -> Slot {
+    fn with_content(&self, content: Slot) -> Slot {
         Slot { key: self.key, aged: self.aged, generation: self.generation, ..content }
     }
 
     /// As a window, bound to nothing.
     fn closed(&self) -> Slot {
-        self.with(Slot { pd: self.pd, kind: self.kind, ..FREE })
+        self.with_content(Slot { pd: self.pd, kind: self.kind, ..FREE })
     }
 
     fn is_window(&self) -> bool {
-        matches!(self.kind, Kind::Mw1 | Kind::Mw2)
+        matches!(self.kind, SlotKind::Mw1 | SlotKind::Mw2)
     }
 }
 
@@ -226,7 +226,7 @@ fn shown(s: &Slot) -> u32 {
 
 /// Bytes that a region locks: of the program's own memory, unless it is on demand.
 fn locks(s: &Slot) -> u64 {
-    if s.kind != Kind::Mr || shown(s) != 0 || s.access & access::ON_DEMAND != 0 {
+    if s.kind != SlotKind::Mr || shown(s) != 0 || s.access & access::ON_DEMAND != 0 {
         return 0;
     }
     (s.addr % PAGE).saturating_add(s.length).div_ceil(PAGE).saturating_mul(PAGE)
@@ -315,7 +315,7 @@ impl Regions {
         Ok(Slot {
             access: reg.access,
             pd,
-            kind: Kind::Mr,
+            kind: SlotKind::Mr,
             provider: reg.provider as u8,
             iova,
             length: reg.length,
@@ -358,7 +358,7 @@ impl Regions {
         let index = self.take()?;
         self.locked = locked;
         let slot = &mut self.slots[index];
-        *slot = slot.with(fresh);
+        *slot = slot.with_content(fresh);
         self.count(Some(pd), None);
         self.mr_live += 1;
         let handle = self.handle(index);
@@ -406,9 +406,9 @@ impl Regions {
         }
         for (i, s) in of.slots.iter().enumerate() {
             self.slots[i] = match s.kind {
-                Kind::Free => *s,
-                Kind::Mr => Slot { windows: 0, ..*s },
-                Kind::Mw1 | Kind::Mw2 => s.closed(),
+                SlotKind::Free => *s,
+                SlotKind::Mr => Slot { windows: 0, ..*s },
+                SlotKind::Mw1 | SlotKind::Mw2 => s.closed(),
             };
         }
         (self.free_head, self.free_tail) = (of.free_head, of.free_tail);
@@ -421,7 +421,7 @@ impl Regions {
     /// Takes over what is bound to windows of type 1 in another engine's table, of which this one
     /// is a copy in which nothing is bound. A window of type 2 is its queue pair's alone.
     pub fn copy_bindings(&mut self, of: &Regions) {
-        for (i, s) in of.slots.iter().enumerate().filter(|(_, s)| s.kind == Kind::Mw1) {
+        for (i, s) in of.slots.iter().enumerate().filter(|(_, s)| s.kind == SlotKind::Mw1) {
             self.slots[i] = *s;
             if s.bound {
                 self.slots[s.link as usize].windows += 1;
@@ -432,7 +432,7 @@ impl Regions {
     /// Whether a handle is that of a window of type 1.
     pub fn is_type1(&self, mw: Handle) -> bool {
         // No words: who binds such a window is told.
-        self.find(mw, tag::MW).is_ok_and(|i| self.slots[i].kind == Kind::Mw1)
+        self.find(mw, tag::MW).is_ok_and(|i| self.slots[i].kind == SlotKind::Mw1)
     }
 
     /// Registers a region anew, under the same handle and key. Operations under way see one or the
@@ -446,7 +446,7 @@ impl Regions {
         self.locked = self.locked_with(&fresh, locks(&self.slots[index]))?;
         let slot = &mut self.slots[index];
         let was = slot.pd;
-        *slot = slot.with(fresh);
+        *slot = slot.with_content(fresh);
         self.count(Some(pd), Some(was));
         self.query(mr)
     }
@@ -501,7 +501,7 @@ impl Regions {
         let kind = window_kind(mw_type)?;
         let index = self.take()?;
         let slot = &mut self.slots[index];
-        *slot = slot.with(Slot { pd, kind, ..FREE });
+        *slot = slot.with_content(Slot { pd, kind, ..FREE });
         let key = slot.key;
         self.count(Some(pd), None);
         self.mw_live += 1;
@@ -546,7 +546,7 @@ impl Regions {
     ) -> Result<u32> {
         let window = self.find(mw, tag::MW)?;
         let w = self.slots[window];
-        let type2 = w.kind == Kind::Mw2;
+        let type2 = w.kind == SlotKind::Mw2;
         if flags & !MW_ACCESS != 0 {
             let unknown = Flags(flags & !MW_ACCESS, access::name);
             return Err(refuse!(
@@ -641,7 +641,7 @@ impl Regions {
         let index = (rkey >> RANDOM_BITS) as usize;
         // rxe rxe_mw.c rxe_check_invalidate_mw: A window of type 2 is closed by its present key,
         // and only for the queue pair to which it is bound.
-        let bound = |s: &&Slot| s.key == rkey && s.kind == Kind::Mw2 && s.bound;
+        let bound = |s: &&Slot| s.key == rkey && s.kind == SlotKind::Mw2 && s.bound;
         // No words: any packet can cause this, and the caller notes a cause.
         let s = self.slots.get(index).filter(bound).ok_or(Error::Invalid)?;
         if s.pd != pd || s.qp != qp {
@@ -659,7 +659,7 @@ impl Regions {
         }
         for i in 0..self.slots.len() {
             let s = &self.slots[i];
-            if s.kind == Kind::Mw2 && s.bound && s.qp == qp {
+            if s.kind == SlotKind::Mw2 && s.bound && s.qp == qp {
                 self.unbind(i);
             }
         }
@@ -683,7 +683,7 @@ impl Regions {
         write: bool,
     ) -> Result<Target, KeyError> {
         let s = self.slots.get((lkey >> RANDOM_BITS) as usize).ok_or(KeyError::Unknown)?;
-        if s.key != lkey || s.kind != Kind::Mr {
+        if s.key != lkey || s.kind != SlotKind::Mr {
             return Err(stranger(s, lkey));
         }
         if s.pd != pd {
@@ -705,7 +705,7 @@ impl Regions {
     pub fn local_host(&self, lkey: u32, pd: u32, addr: u64, len: u32) -> Option<u64> {
         let s = self.slots.get((lkey >> RANDOM_BITS) as usize)?;
         if s.key != lkey
-            || s.kind != Kind::Mr
+            || s.kind != SlotKind::Mr
             || s.pd != pd
             || s.provider != 0
             || s.access & access::LOCAL_WRITE == 0
@@ -750,17 +750,17 @@ impl Regions {
     #[inline(always)]
     fn keyed(&self, rkey: u32, pd: u32, qp: u32, need: u32) -> Result<&Slot, KeyError> {
         let s = self.slots.get((rkey >> RANDOM_BITS) as usize).ok_or(KeyError::Unknown)?;
-        if s.key != rkey || s.kind == Kind::Free {
+        if s.key != rkey || s.kind == SlotKind::Free {
             return Err(stranger(s, rkey));
         }
         if s.pd != pd {
             return Err(KeyError::ForeignPd);
         }
-        if s.kind != Kind::Mr {
+        if s.kind != SlotKind::Mr {
             if !s.bound {
                 return Err(KeyError::Unbound);
             }
-            if s.kind == Kind::Mw2 && s.qp != qp {
+            if s.kind == SlotKind::Mw2 && s.qp != qp {
                 return Err(KeyError::ForeignPd);
             }
         }
@@ -777,7 +777,7 @@ impl Regions {
     pub fn whole(&self, rkey: u32, pd: u32) -> Option<MrAttr> {
         let index = (rkey >> RANDOM_BITS) as usize;
         let s = self.slots.get(index)?;
-        let is = s.key == rkey && s.kind == Kind::Mr && s.pd == pd && s.provider == 0;
+        let is = s.key == rkey && s.kind == SlotKind::Mr && s.pd == pd && s.provider == 0;
         is.then(|| self.query(self.handle(index)).ok()).flatten()
     }
 
@@ -791,7 +791,7 @@ impl Regions {
     fn find(&self, h: Handle, tag: u8) -> Result<usize> {
         let index = index_of(h);
         let s = self.slots.get(index).ok_or_else(|| stale(tag, h))?;
-        if s.kind == Kind::Free || self.handle(index) != h || tag_of(h) != tag {
+        if s.kind == SlotKind::Free || self.handle(index) != h || tag_of(h) != tag {
             return Err(stale(tag, h));
         }
         Ok(index)
@@ -819,7 +819,7 @@ impl Regions {
             return;
         }
         let region = w.link as usize;
-        self.bound_to_qps -= u32::from(w.kind == Kind::Mw2);
+        self.bound_to_qps -= u32::from(w.kind == SlotKind::Mw2);
         *w = w.closed();
         let count = &mut self.slots[region].windows;
         *count = count.saturating_sub(1);
@@ -827,10 +827,10 @@ impl Regions {
 }
 
 /// The kind of a window of type 1 or 2.
-fn window_kind(mw_type: u32) -> Result<Kind> {
+fn window_kind(mw_type: u32) -> Result<SlotKind> {
     match mw_type {
-        1 => Ok(Kind::Mw1),
-        2 => Ok(Kind::Mw2),
+        1 => Ok(SlotKind::Mw1),
+        2 => Ok(SlotKind::Mw2),
         _ => Err(refuse!(Invalid, "mw_type {mw_type}: 1 or 2")),
     }
 }
@@ -840,7 +840,7 @@ fn window_kind(mw_type: u32) -> Result<Kind> {
 fn stranger(s: &Slot, key: u32) -> KeyError {
     // The last key of a free slot, or another key of a slot that has had several, which are not
     // recorded.
-    if s.aged && (s.key != key || s.kind == Kind::Free) {
+    if s.aged && (s.key != key || s.kind == SlotKind::Free) {
         KeyError::Expired
     } else {
         KeyError::Unknown

@@ -17,7 +17,7 @@
 
 use super::{host, Access, AtomicOp, Token, TransferId};
 use crate::random::Random;
-use crate::wire::{Kind, Opcode};
+use crate::wire::{Opcode, PacketKind};
 use heapless::{Deque, Vec};
 
 /// So many pieces wait at most.
@@ -133,7 +133,10 @@ impl Weak {
     pub fn begin(&mut self, qp: u32, opcode: Opcode, draw: Option<u64>) {
         // ibv_post_recv(3), ibv_post_send(3): A buffer is the program's again when it has polled
         // the completion. A WRITE has none where it is placed.
-        let poisons = matches!(opcode.kind(), Kind::Send | Kind::ReadResponse | Kind::AtomicAck);
+        let poisons = matches!(
+            opcode.kind(),
+            PacketKind::Send | PacketKind::ReadResponse | PacketKind::AtomicAck
+        );
         self.packet = Packet { qp, begins: opcode.is_first(), poisons, draw };
     }
 

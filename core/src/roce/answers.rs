@@ -10,7 +10,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::resp::{rx_block, Resource, Resp};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state};
-use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Class, NakCode, Opcode, PacketKind, Psn, Syndrome};
 
 /// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
 // IBTA 9.7.7.2, granted: ACKs grant unlimited credits.
@@ -30,7 +30,7 @@ impl Resp {
 /// An ACK of everything up to a PSN.
 #[inline(always)]
 pub(super) fn plain_ack(class: Class, dest_qpn: u32, psn: Psn) -> Run {
-    Run { syndrome: ACK_UNLIMITED, ..Run::new(class, Kind::Ack, dest_qpn, psn) }
+    Run { syndrome: ACK_UNLIMITED, ..Run::new(class, PacketKind::Ack, dest_qpn, psn) }
 }
 
 impl Conn<'_> {
@@ -134,14 +134,14 @@ impl Conn<'_> {
     fn answer_run(&mut self, job: &Resource, offset: u32, now: u64) -> Option<(Run, u32)> {
         let mut run = Run::new(
             self.qp.kind.class(),
-            Kind::ReadResponse,
+            PacketKind::ReadResponse,
             self.qp.attr.dest_qp_num,
             job.psn.add(job.sent),
         );
         run.syndrome = ACK_UNLIMITED;
         run.msn = job.msn;
-        if matches!(job.kind, Kind::CmpSwap | Kind::FetchAdd) {
-            run.kind = Kind::AtomicAck;
+        if matches!(job.kind, PacketKind::CmpSwap | PacketKind::FetchAdd) {
+            run.kind = PacketKind::AtomicAck;
             run.a = job.value;
             return Some((run, 0));
         }
@@ -220,7 +220,8 @@ impl Conn<'_> {
                 psn = resp.ack_psn.next();
             }
             let (to, msn) = (self.qp.attr.dest_qp_num, resp.msn);
-            let run = Run { syndrome, msn, ..Run::new(self.qp.kind.class(), Kind::Ack, to, psn) };
+            let run =
+                Run { syndrome, msn, ..Run::new(self.qp.kind.class(), PacketKind::Ack, to, psn) };
             if !tx.emit_bare(&run) {
                 return false;
             }

@@ -13,7 +13,7 @@ use crate::verbs::opcode;
 use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::types::wc_status;
 use crate::verbs::wqe::SendWqe;
-use crate::wire::{Kind, NakCode, Psn, Syndrome};
+use crate::wire::{NakCode, PacketKind, Psn, Syndrome};
 
 /// After so many sequence NAKs without progress a request fails. A NAK shows that the peer lives,
 /// but a peer that sends only NAKs would block the queue for ever.
@@ -56,7 +56,7 @@ impl Conn<'_> {
             return self.stray(now, off);
         }
         match run.kind {
-            Kind::Ack => match Syndrome::parse(run.syndrome) {
+            PacketKind::Ack => match Syndrome::parse(run.syndrome) {
                 // IBTA 9.7.7.2, taken: An ACK counts whatever credits it grants.
                 Syndrome::Ack { .. } => {
                     if !payload.is_empty() {
@@ -275,8 +275,8 @@ impl Conn<'_> {
         let (mtu, ws) = (qp.conn.mtu, *qp.wqe(index));
         // rxe rxe_comp.c check_ack, ATOMIC WRITE: An ATOMIC WRITE or a FLUSH is answered as a READ
         // of no bytes.
-        let is_read = run.kind == Kind::ReadResponse;
-        let ours = opcode::of(wqe.opcode).kind.answer() == Some(run.kind);
+        let is_read = run.kind == PacketKind::ReadResponse;
+        let ours = opcode::row(wqe.opcode).kind.answer() == Some(run.kind);
         if ws.npkts == 0 || !ours {
             return;
         }
@@ -357,7 +357,7 @@ impl Conn<'_> {
     /// one ends the request.
     pub(super) fn answer_placed(&mut self, now: u64, index: u32, run: &Run, len: usize) {
         let sq = self.q.engine_sq(&self.common.key);
-        let is_read = run.kind == Kind::ReadResponse;
+        let is_read = run.kind == PacketKind::ReadResponse;
         let qp = &mut *self.qp;
         let ws = *qp.wqe(index);
         let done = ws.done_pkts + if is_read { run.n } else { 1 };

@@ -21,7 +21,7 @@ use crate::dcqcn::Dcqcn;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::wire::icrc::crc32;
-use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn};
+use crate::wire::{packet_bytes, Class, Opcode, PacketKind, Psn};
 
 /// Least time between two CNPs of one queue pair.
 pub const CNP_INTERVAL_NS: u64 = 50_000;
@@ -118,7 +118,7 @@ impl Transport {
             }
             // IBTA A17.9.3: A CNP has PSN 0 and 16 zero bytes, and names the queue pair that sent
             // the marked packet.
-            let mut run = Run::new(Class::Cnp, Kind::Cnp, qp.attr.dest_qp_num, Psn::new(0));
+            let mut run = Run::new(Class::Cnp, PacketKind::Cnp, qp.attr.dest_qp_num, Psn::new(0));
             run.becn = true;
             let zeroes = |_, to: &mut [u8], state: Option<u32>| {
                 to.fill(0);

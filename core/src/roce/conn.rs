@@ -63,7 +63,7 @@ impl Transport {
 
     /// The QP at an index, whose peer is a QP of this engine. No window applies between them.
     #[inline(always)]
-    pub(super) fn within<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Option<Conn<'t>> {
+    pub(super) fn loopback_conn<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Option<Conn<'t>> {
         let Transport { qps, nobody: peer, common, .. } = self;
         let (qp, q) = (qps.get_mut(qi)?, s.qps.get(qi)?);
         Some(Conn { qi, qp, q, peer, s, common })

@@ -18,7 +18,7 @@ use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
 use crate::wire::grh::Fields;
-use crate::wire::{Class, Kind, Psn};
+use crate::wire::{Class, PacketKind, Psn};
 
 /// Bytes of the GRH that come before the payload of a received datagram.
 pub const GRH_LEN: usize = 40;
@@ -144,7 +144,7 @@ impl Conn<'_> {
             self.arm_timer();
             return Some(Sent::Idle);
         }
-        let mut run = Run::new(Class::Ud, Kind::Send, dest_qpn(wqe), qp.conn.req.next_psn);
+        let mut run = Run::new(Class::Ud, PacketKind::Send, dest_qpn(wqe), qp.conn.req.next_psn);
         run.has_imm = u32::from(wqe.opcode) == wr_opcode::SEND_WITH_IMM;
         run.imm = wqe.imm;
         run.solicited = wqe.is_solicited();
@@ -197,7 +197,7 @@ impl Conn<'_> {
         payload: &[u8],
     ) {
         // IBTA 9.6.1.4.1: A datagram with another Q_Key than the queue pair's is dropped.
-        if run.kind != Kind::Send || run.qkey != self.qp.attr.qkey || run.n != 1 {
+        if run.kind != PacketKind::Send || run.qkey != self.qp.attr.qkey || run.n != 1 {
             return self.count(|c| &mut c.rcvd_refused);
         }
         let too_long = payload.len() > self.common.config.max_mtu as usize;

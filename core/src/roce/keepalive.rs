@@ -17,7 +17,7 @@ use crate::verbs::connection::{Keep, KeepPlan};
 use crate::verbs::req::tx_block;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
-use crate::wire::Kind;
+use crate::wire::PacketKind;
 
 /// The rules for connections of the connection manager: silence as long as its own messages are
 /// repeated.
@@ -121,7 +121,7 @@ impl Conn<'_> {
         self.qp.conn.keep.ask = false;
         let (to, psn) = (self.qp.attr.dest_qp_num, self.qp.conn.req.next_psn.prev());
         let class = self.qp.kind.class();
-        let run = Run { ack_req: true, ..Run::new(class, Kind::Write, to, psn) };
+        let run = Run { ack_req: true, ..Run::new(class, PacketKind::Write, to, psn) };
         if !tx.emit_bare(&run) {
             self.qp.conn.keep.ask = true;
             return false;

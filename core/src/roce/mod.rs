@@ -58,7 +58,7 @@ use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, Xrcd};
 use crate::verbs::port_events::PortEvents;
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::wheel::Wheel;
-use crate::wire::Kind;
+use crate::wire::PacketKind;
 use run::Run;
 
 /// An owed ACK waits at most this long for a packet to leave with.
@@ -220,7 +220,7 @@ impl Transport {
     /// Takes one run from a peer. Anything a peer can send is legal input here.
     pub fn handle_run(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
         match self.common.qp_of(run.dest_qpn) {
-            Some(qi) if run.kind == Kind::DcControl => {
+            Some(qi) if run.kind == PacketKind::DcControl => {
                 self.handle_dc_control(s, qi, now, from, run, payload);
             }
             Some(qi) => self.conn(s, qi).handle_run(now, from, run, payload),

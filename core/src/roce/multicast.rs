@@ -50,7 +50,7 @@ impl Members {
     }
 
     /// How many groups a QP is a member of.
-    pub fn of(&self, qi: usize) -> usize {
+    pub fn memberships(&self, qi: usize) -> usize {
         self.0.iter().filter(|m| m.1 == qi).count()
     }
 }
@@ -112,10 +112,10 @@ mod tests {
         assert_eq!(m.leave(3, &a), Err(Error::Invalid));
         m.leave(2, &a).unwrap();
         assert!(m.has(&a) && m.has(&b));
-        assert_eq!((m.of(1), m.of(2)), (2, 0));
+        assert_eq!((m.memberships(1), m.memberships(2)), (2, 0));
         m.leave(1, &a).unwrap();
         m.leave(1, &b).unwrap();
-        assert!(!m.has(&a) && !m.has(&b) && m.of(1) == 0);
+        assert!(!m.has(&a) && !m.has(&b) && m.memberships(1) == 0);
         for qi in 0..MEMBERS {
             m.join(qi, &a).unwrap();
         }

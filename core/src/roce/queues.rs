@@ -138,7 +138,7 @@ impl Common {
         if !self.config.limits.cq_overrun {
             return;
         }
-        let side = CqSide::of(s, &self.key, &mut self.cqs, cq);
+        let side = CqSide::find(s, &self.key, &mut self.cqs, cq);
         if side.is_some_and(|side| side.is_full() && !side.has_failed()) {
             self.cqs[cq as usize].error = CqError::Overrun;
             self.full_cqs.set(cq as usize);
@@ -444,7 +444,7 @@ impl Conn<'_> {
                 rq.release(1);
                 continue;
             }
-            let Some(mut cq) = CqSide::of(self.s, key, cqs, rcq).filter(CqSide::has_room) else {
+            let Some(mut cq) = CqSide::find(self.s, key, cqs, rcq).filter(CqSide::has_room) else {
                 return self.wait_for_cq_room(rcq);
             };
             let Some(wqe) = rq.pop() else { return };

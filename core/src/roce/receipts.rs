@@ -38,7 +38,7 @@ impl Transport {
             if !qp.live || qp.conn.peer == NONE || !is_lost(&self.peers[qp.conn.peer as usize]) {
                 continue;
             }
-            if let Some(psn) = qp.responder().and_then(|qpn| receipts.of(qpn)) {
+            if let Some(psn) = qp.responder().and_then(|qpn| receipts.find(qpn)) {
                 self.take_receipt(s, now, qi, psn);
             }
         }

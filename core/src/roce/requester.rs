@@ -20,7 +20,7 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
-use crate::wire::{Kind, Psn};
+use crate::wire::{PacketKind, Psn};
 
 /// Requests in a batch at most; two batches fill a send queue of the usual size.
 const GROUP: u32 = 16;
@@ -145,9 +145,9 @@ impl Conn<'_> {
         let next = run_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
         let RequestRun { run, psn, bytes, payload, .. } = next;
         // A READ response ends it, and only the response counts against a window.
-        let is_read = run.kind.answer() == Some(Kind::ReadResponse);
+        let is_read = run.kind.answer() == Some(PacketKind::ReadResponse);
         let rc = qp.kind.is_reliable();
-        let answered = !matches!(run.kind, Kind::Send | Kind::Write);
+        let answered = !matches!(run.kind, PacketKind::Send | PacketKind::Write);
         // The packets of this burst, not all that the window permits.
         let burst = if n > 1 { n.min(tx.packets_of(qp.conn.mtu).max(1)) } else { n };
         let cost = bytes.min(burst.saturating_mul(qp.conn.mtu)) + burst * PACKET_COST;
@@ -733,7 +733,7 @@ fn run_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32)
     let bytes = (wqe.length - offset.min(wqe.length)).min(u64::from(n) * mtu) as u32;
     let psn = ws.psn.add(first_pkt);
     let op = u32::from(wqe.opcode);
-    let kind = opcode::of(wqe.opcode).kind;
+    let kind = opcode::row(wqe.opcode).kind;
     let last = first_pkt + n == ws.npkts;
     // A field that a kind of request lacks is zero in its WQE, and no packet of it has the field.
     let mut run = Run {
@@ -754,18 +754,18 @@ fn run_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32)
         src_qpn: wqe.srqn,
         ..Run::new(qp.kind.class(), kind, qp.attr.dest_qp_num, psn)
     };
-    if kind == Kind::ReadRequest || ws.divided {
+    if kind == PacketKind::ReadRequest || ws.divided {
         // These are messages of one packet: a READ request is one packet, whatever it asks for.
         (run.first, run.last, run.n) = (true, true, 1);
-        run.ack_req |= rc && kind == Kind::ReadRequest;
+        run.ack_req |= rc && kind == PacketKind::ReadRequest;
         (run.va, run.dma_len) = (wqe.remote_addr.wrapping_add(offset), bytes);
     }
     if kind.has_empty_answer() {
         (run.dma_len, run.a) = (wqe.a as u32, 0);
     }
     let payload = match kind {
-        Kind::Send | Kind::Write => bytes,
-        Kind::AtomicWrite => run.dma_len,
+        PacketKind::Send | PacketKind::Write => bytes,
+        PacketKind::AtomicWrite => run.dma_len,
         _ => 0,
     };
     RequestRun { run, psn, offset, bytes, payload }

@@ -18,7 +18,7 @@ use crate::verbs::types::wc_status::{self, SUCCESS};
 use crate::verbs::types::{access, qp_state, Wc};
 use crate::verbs::NONE;
 use crate::wire::NakCode::{InvalidRequest, RemoteAccess, RemoteOperation};
-use crate::wire::{Feth, Kind, NakCode, Psn, Syndrome};
+use crate::wire::{Feth, NakCode, PacketKind, Psn, Syndrome};
 
 /// RNR timer code when staging room is missing, not a receive request: 10 µs.
 const RNR_SOON: u8 = 1;
@@ -60,13 +60,13 @@ fn memory_gone(rkey: u32, va: u64) -> Refusal {
 
 /// Whether a request is a FLUSH of a whole region, whose range is not looked at.
 fn flushes_region(run: &Run) -> bool {
-    run.kind == Kind::Flush && Feth::of_word(run.imm).selectivity == Feth::MR
+    run.kind == PacketKind::Flush && Feth::of_word(run.imm).selectivity == Feth::MR
 }
 
 /// PSNs that an answer takes.
 fn answer_packets(run: &Run, mtu: u32) -> u32 {
     match run.kind {
-        Kind::ReadRequest => run.dma_len.div_ceil(mtu).max(1),
+        PacketKind::ReadRequest => run.dma_len.div_ceil(mtu).max(1),
         _ => 1,
     }
 }
@@ -129,8 +129,8 @@ impl Conn<'_> {
     #[inline(never)]
     fn handle_old(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let behind = run.psn.diff(self.qp.conn.resp.epsn).unsigned_abs();
-        if behind >= run.n || run.kind == Kind::ReadRequest {
-            if behind > NEAR as u32 && matches!(run.kind, Kind::Send | Kind::Write) {
+        if behind >= run.n || run.kind == PacketKind::ReadRequest {
+            if behind > NEAR as u32 && matches!(run.kind, PacketKind::Send | PacketKind::Write) {
                 self.note_odd(now);
             }
             return self.handle_duplicate(run);
@@ -155,7 +155,7 @@ impl Conn<'_> {
         match refusal {
             // Only the last packet lacks a receive request: those before it count, as if they had
             // come one by one.
-            Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
+            Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == PacketKind::Write => {
                 let (n, mtu) = (run.n - 1, self.qp.conn.mtu);
                 let Some((rest, last)) = rest_of(run, n, mtu, payload) else { return };
                 let before = &payload[..payload.len() - last.len()];
@@ -236,7 +236,7 @@ impl Conn<'_> {
         match run.kind.answer() {
             Some(_) => {
                 let npkts = answer_packets(run, self.qp.conn.mtu);
-                let len = if run.kind == Kind::ReadRequest { run.dma_len } else { 0 };
+                let len = if run.kind == PacketKind::ReadRequest { run.dma_len } else { 0 };
                 // rxe rxe_resp.c duplicate_request, READ: A READ that comes again is answered again
                 // if it is the same one, or a part of it under the same key; otherwise it is
                 // dropped.
@@ -292,7 +292,7 @@ impl Conn<'_> {
             return Err(bad_request(run));
         }
         match run.kind {
-            Kind::Send | Kind::Write => {
+            PacketKind::Send | PacketKind::Write => {
                 self.place(run, payload)?;
                 self.accept(now, run, payload);
                 Ok(())
@@ -306,7 +306,7 @@ impl Conn<'_> {
     #[inline(always)]
     fn place(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         self.begin_or_continue(run, payload)?;
-        let pending = if run.kind == Kind::Send {
+        let pending = if run.kind == PacketKind::Send {
             self.place_send(run, payload)?
         } else {
             self.place_write(run, payload)?
@@ -327,8 +327,8 @@ impl Conn<'_> {
         let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_op_seq, RC: Inside a message only its own MIDDLE and LAST packets
         // may follow; anything else is an invalid request.
-        let in_order =
-            resp.incoming() == if run.first { Incoming::Idle } else { Incoming::of(run.kind) };
+        let in_order = resp.incoming()
+            == if run.first { Incoming::Idle } else { Incoming::from_kind(run.kind) };
         let len = payload.len() as u64;
         let full = u64::from(run.n) * u64::from(self.qp.conn.mtu);
         let before_last = full - u64::from(self.qp.conn.mtu);
@@ -345,7 +345,7 @@ impl Conn<'_> {
         if run.first {
             resp.offset = 0;
         }
-        if run.kind == Kind::Write {
+        if run.kind == PacketKind::Write {
             if run.first {
                 (resp.va, resp.rkey, resp.dma_len) = (run.va, run.rkey, run.dma_len);
                 // IBTA C9-94: The DMA length of a READ or WRITE is at most 2^31 bytes.
@@ -466,9 +466,9 @@ impl Conn<'_> {
         let resp = &mut self.qp.conn.resp;
         resp.offset += payload.len() as u64;
         resp.advance(run.n, run.last);
-        resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::of(run.kind) });
+        resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::from_kind(run.kind) });
         let bytes = resp.offset as u32;
-        let completes = run.last && (run.kind == Kind::Send || run.has_imm);
+        let completes = run.last && (run.kind == PacketKind::Send || run.has_imm);
         let wc = completes.then(|| self.end_recv(run, bytes));
         self.end_part(run, wc);
         self.owe_ack(now, run.n, run.ack_req);
@@ -552,11 +552,11 @@ impl Conn<'_> {
         }
         room_for_answer(self.qp, run)?;
         let value = match run.kind {
-            Kind::ReadRequest => {
+            PacketKind::ReadRequest => {
                 self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
                 0
             }
-            Kind::Flush => {
+            PacketKind::Flush => {
                 self.execute_flush(run, payload)?;
                 0
             }
@@ -573,7 +573,7 @@ impl Conn<'_> {
     pub(in crate::roce) fn accept_answered(&mut self, run: &Run, value: u64) -> Resource {
         let Run { kind, psn, va, rkey, .. } = *run;
         let (npkts, pd) = (answer_packets(run, self.qp.conn.mtu), self.qp.pd);
-        let len = if kind == Kind::ReadRequest { run.dma_len } else { 0 };
+        let len = if kind == PacketKind::ReadRequest { run.dma_len } else { 0 };
         let of = Resource { valid: true, kind, pd, value, ..Resource::default() };
         let mut job = Resource { psn, npkts, va, rkey, len, ..of };
         let resp = &mut self.qp.conn.resp;
@@ -594,8 +594,8 @@ impl Conn<'_> {
     #[inline(never)]
     fn execute_atomic(&mut self, run: &Run, payload: &[u8]) -> Result<u64, Refusal> {
         let op = match (run.kind, <[u8; 8]>::try_from(payload)) {
-            (Kind::CmpSwap, _) => AtomicOp::CmpSwap { compare: run.a, swap: run.b },
-            (Kind::FetchAdd, _) => AtomicOp::FetchAdd(run.a),
+            (PacketKind::CmpSwap, _) => AtomicOp::CmpSwap { compare: run.a, swap: run.b },
+            (PacketKind::FetchAdd, _) => AtomicOp::FetchAdd(run.a),
             // rxe rxe_resp.c atomic_write_reply: An ATOMIC WRITE stores its 8 bytes in one piece,
             // behind all that came before it.
             (_, Ok(word)) if run.dma_len == 8 => AtomicOp::Store(u64::from_ne_bytes(word)),
@@ -679,7 +679,7 @@ impl Conn<'_> {
     pub(crate) fn handle_uc(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let gap = run.psn != self.qp.conn.resp.epsn;
         self.qp.conn.resp.epsn = run.psn.add(run.n);
-        if !matches!(run.kind, Kind::Send | Kind::Write) {
+        if !matches!(run.kind, PacketKind::Send | PacketKind::Write) {
             return self.drop_message();
         }
         // rxe rxe_resp.c check_psn, UC: A gap drops the message of UC in which it lies, up to the

@@ -22,8 +22,8 @@
 use crate::wire::grh::{Fields, FLOW_LABEL};
 use crate::wire::opcode::KINDS;
 use crate::wire::{
-    pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Feth, Ieth, ImmDt, Kind, Malformed,
-    Opcode, Psn, Qpn, Reth, XrcEth, ICRC_LEN,
+    pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Feth, Ieth, ImmDt, Malformed, Opcode,
+    PacketKind, Psn, Qpn, Reth, XrcEth, ICRC_LEN,
 };
 
 /// Bytes of the shortest head of a record.
@@ -43,7 +43,7 @@ pub struct Run {
     /// Transport.
     pub class: Class,
     /// Operation.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// Its first packet is the first of the message.
     pub first: bool,
     /// Its last packet is the last of the message.
@@ -95,8 +95,8 @@ pub struct Run {
 const CLASSES: usize = Class::Other as usize + 1;
 
 /// Bytes of a packet without payload, pad, immediate data and key to invalidate: BTH, extended
-/// headers and ICRC. By [`Class`], [`Kind`] and place in the message: a middle packet, the first
-/// (1), the last (2), the only one (3).
+/// headers and ICRC. By [`Class`], [`PacketKind`] and place in the message: a middle packet, the
+/// first (1), the last (2), the only one (3).
 const HEADERS: [[[u8; 4]; KINDS]; CLASSES] = {
     let mut all = [[[0; 4]; KINDS]; CLASSES];
     let mut i = 0;
@@ -124,7 +124,7 @@ const HEADERS: [[[u8; 4]; KINDS]; CLASSES] = {
 impl Run {
     /// An empty run of one packet; the caller fills what its kind needs.
     #[inline(always)]
-    pub const fn new(class: Class, kind: Kind, dest_qpn: u32, psn: Psn) -> Self {
+    pub const fn new(class: Class, kind: PacketKind, dest_qpn: u32, psn: Psn) -> Self {
         Run {
             class,
             kind,
@@ -172,17 +172,17 @@ impl Run {
         // rxe rxe_req.c next_opcode_rc: A message is FIRST, MIDDLE and LAST packets, or one ONLY;
         // immediate data and keys to invalidate come with its last packet.
         let op = match (self.class, self.kind) {
-            (Class::Uc, Kind::Send) => Opcode::uc_send(first, last, self.has_imm && last),
+            (Class::Uc, PacketKind::Send) => Opcode::uc_send(first, last, self.has_imm && last),
             (Class::Uc, _) => Opcode::uc_write(first, last, self.has_imm && last),
             (Class::Ud, _) => Opcode::ud_send(self.has_imm),
-            (_, Kind::Send) => {
+            (_, PacketKind::Send) => {
                 Opcode::rc_send(first, last, self.has_imm && last, self.has_inv && last)
             }
-            (_, Kind::Write) => Opcode::rc_write(first, last, self.has_imm && last),
-            (_, Kind::ReadResponse) => Opcode::read_response(first, last),
+            (_, PacketKind::Write) => Opcode::rc_write(first, last, self.has_imm && last),
+            (_, PacketKind::ReadResponse) => Opcode::read_response(first, last),
             (_, kind) => Opcode::whole(kind),
         };
-        op.of(self.class)
+        op.rc_to_class(self.class)
     }
 
     /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together.
@@ -227,7 +227,7 @@ impl Run {
         }
         // CMP_SWAP: swap, then compare. FETCH_ADD: the addend stands in the swap field.
         let (swap_add, compare) =
-            if self.kind == Kind::CmpSwap { (self.b, self.a) } else { (self.a, 0) };
+            if self.kind == PacketKind::CmpSwap { (self.b, self.a) } else { (self.a, 0) };
         let (va, rkey, imm) = (self.va, self.rkey, self.imm);
         ext!(opcode.has_xrceth(), XrcEth { srqn: Qpn::new(self.src_qpn) });
         ext!(opcode.has_deth(), Deth { qkey: self.qkey, src_qp: Qpn::new(self.src_qpn) });
@@ -297,8 +297,11 @@ impl Run {
         if op.has_atomic_eth() {
             let x = ext!(AtomicEth);
             (run.va, run.rkey) = (x.va, x.rkey);
-            (run.a, run.b) =
-                if run.kind == Kind::CmpSwap { (x.compare, x.swap_add) } else { (x.swap_add, 0) };
+            (run.a, run.b) = if run.kind == PacketKind::CmpSwap {
+                (x.compare, x.swap_add)
+            } else {
+                (x.swap_add, 0)
+            };
         }
         if op.has_aeth() {
             Aeth { syndrome: run.syndrome, msn: run.msn } = ext!(Aeth);
@@ -386,7 +389,7 @@ impl Run {
     /// # Errors
     /// An unknown opcode, or a number of packets that no run has.
     pub fn parse_head(w: &[u64; HEAD_MAX / 8]) -> Result<(Run, usize, usize), Malformed> {
-        let head = Head::of(w);
+        let head = Head::from_words(w);
         let Head { op, n, extra, .. } = head;
         if !op.is_known() {
             return Err(Malformed::UnknownOpcode(op));
@@ -451,13 +454,13 @@ pub(super) struct Head {
 impl Head {
     /// Reads it from the words of a head. Trusts nothing in it.
     #[inline(always)]
-    pub(super) fn of(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> Head {
-        Head::of_base([a, b, c])
+    pub(super) fn from_words(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> Head {
+        Head::from_base([a, b, c])
     }
 
     /// Reads it from its own words.
     #[inline(always)]
-    pub(super) fn of_base([a, b, c]: [u64; HEAD_MIN / 8]) -> Head {
+    pub(super) fn from_base([a, b, c]: [u64; HEAD_MIN / 8]) -> Head {
         let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
         Head {
             payload: a as u32,
@@ -634,8 +637,9 @@ mod tests {
     fn a_run_is_as_long_on_the_wire_as_its_packets() {
         let mtu = 256;
         for run in runs().into_iter().map(|run| Run { n: 1, ..run }) {
-            let parts = matches!(run.kind, Kind::Send | Kind::Write | Kind::ReadResponse)
-                && run.class != Class::Ud;
+            let parts =
+                matches!(run.kind, PacketKind::Send | PacketKind::Write | PacketKind::ReadResponse)
+                    && run.class != Class::Ud;
             for n in 1..if parts { 5 } else { 2 } {
                 for last_len in [1, 2, 4, 255, 256] {
                     let run = Run { n, ..run };
@@ -669,7 +673,7 @@ mod tests {
             ack_req: true,
             va: 0x7f01_0203_0408,
             rkey: 0xdead_beef,
-            ..Run::new(Class::Rc, Kind::Flush, 0x12_3456, Psn::new(0xab_cdef))
+            ..Run::new(Class::Rc, PacketKind::Flush, 0x12_3456, Psn::new(0xab_cdef))
         };
         // Level 1, both types; and bits that are reserved, which are the responder's to refuse.
         for word in [[0, 0, 0, 0x13], [0x80, 1, 0, 0xff]] {
@@ -685,7 +689,7 @@ mod tests {
         }
         let data = [1, 2, 3, 4, 5, 6, 7, 8];
         let bytes = [bth(0x1d), reth(8).to_vec(), data.to_vec()].concat();
-        let run = Run { kind: Kind::AtomicWrite, dma_len: 0x108, ..base };
+        let run = Run { kind: PacketKind::AtomicWrite, dma_len: 0x108, ..base };
         assert_eq!(Run::parse_packet(&bytes), Ok((run, &data[..])));
         let mut back = vec![0; 28];
         run.emit_headers(Opcode::RC_ATOMIC_WRITE, run.psn, true, 0, &mut back);
@@ -694,8 +698,8 @@ mod tests {
 
     #[test]
     fn a_small_send_and_an_ack_fit_one_cache_line_with_their_frame() {
-        let send = Run::new(Class::Rc, Kind::Send, 1, Psn::new(1));
-        let ack = Run::new(Class::Rc, Kind::Ack, 1, Psn::new(1));
+        let send = Run::new(Class::Rc, PacketKind::Send, 1, Psn::new(1));
+        let ack = Run::new(Class::Rc, PacketKind::Ack, 1, Psn::new(1));
         assert_eq!(8 + send.head_len() + 8 + ack.head_len(), 64);
         assert!((0..=255).all(|op| head_len(Opcode(op)) <= HEAD_MAX));
     }

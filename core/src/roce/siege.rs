@@ -28,7 +28,7 @@
 use super::conn::Conn;
 use super::{Origin, Transport};
 use crate::verbs::objects::Qp;
-use crate::wire::{Bth, Kind, NakCode, Psn};
+use crate::wire::{Bth, NakCode, PacketKind, Psn};
 
 /// Packets of an honest peer, but for READs, are not farther from the expected PSN than this.
 pub(crate) const NEAR: i32 = 1 << 16;
@@ -142,9 +142,11 @@ impl Transport {
             return false;
         }
         match bth.opcode.kind() {
-            Kind::Ack | Kind::ReadResponse | Kind::AtomicAck => qp.off_by(bth.psn, 1).abs() > NEAR,
+            PacketKind::Ack | PacketKind::ReadResponse | PacketKind::AtomicAck => {
+                qp.off_by(bth.psn, 1).abs() > NEAR
+            }
             // A repeated READ request may be as old as the READ is long.
-            Kind::ReadRequest => false,
+            PacketKind::ReadRequest => false,
             _ => bth.psn.diff(qp.conn.resp.epsn).abs() > NEAR,
         }
     }

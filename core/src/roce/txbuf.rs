@@ -7,7 +7,7 @@ use crate::roce::peer_memory::{PeerMemory, COPY_BUDGET};
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::NONE;
 use crate::wire::icrc::crc32;
-use crate::wire::{packet_bytes, pad_len, Class, Flow, Kind, Psn, ICRC_LEN};
+use crate::wire::{packet_bytes, pad_len, Class, Flow, PacketKind, Psn, ICRC_LEN};
 
 /// Largest UDP payload of one send, all segments together (65,535 less the largest IP and UDP
 /// headers).
@@ -28,7 +28,7 @@ pub struct Handed {
 impl Handed {
     /// None.
     pub const EMPTY: Handed =
-        Handed { run: Run::new(Class::Rc, Kind::Ack, 0, Psn::new(0)), at: 0, len: 0 };
+        Handed { run: Run::new(Class::Rc, PacketKind::Ack, 0, Psn::new(0)), at: 0, len: 0 };
 
     /// Its payload, in the buffer that the [`TxBuf`] was given.
     pub fn payload<'b>(&self, buf: &'b [u8]) -> &'b [u8] {

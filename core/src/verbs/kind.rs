@@ -13,7 +13,7 @@ const ANSWERS: u8 = 64;
 const RECEIVES: u8 = 128;
 
 /// The kinds of which a fact is true, as bits.
-const fn with(fact: u8) -> u8 {
+const fn kinds_with(fact: u8) -> u8 {
     use QpKind::*;
     let all = [Rc, Uc, Ud, XrcIni, XrcTgt, Dci, Dct, DcContext];
     // The last kind: a new one is to be in the list.
@@ -34,7 +34,7 @@ macro_rules! facts {
         $($(#[$m])*
         #[inline(always)]
         pub const fn $name(self) -> bool {
-            const KINDS: u8 = with($fact);
+            const KINDS: u8 = kinds_with($fact);
             KINDS >> self as u8 & 1 != 0
         })*
     };
@@ -69,7 +69,7 @@ pub enum QpKind {
 impl QpKind {
     /// The kind of a number of [`qp_type`]; `None`: this device has no such kind.
     #[inline(always)]
-    pub const fn of(number: u32) -> Option<QpKind> {
+    pub const fn from_number(number: u32) -> Option<QpKind> {
         match number {
             qp_type::RC => Some(QpKind::Rc),
             qp_type::UC => Some(QpKind::Uc),

@@ -1,15 +1,16 @@
 //! Send opcodes: a table with a row for each, and all that follows from the opcode alone.
 
 use crate::verbs::types::{wc_opcode, wr_opcode};
-use crate::wire::Kind;
+use crate::wire::PacketKind;
 
 /// What a send opcode means.
 #[derive(Clone, Copy)]
 pub struct SendOp {
     /// Its completion's opcode: one of [`wc_opcode`].
     pub completion: u32,
-    /// The operation of its packets; [`Kind::Unknown`]: it has none, and the engine executes it.
-    pub kind: Kind,
+    /// The operation of its packets; [`PacketKind::Unknown`]: it has none, and the engine executes
+    /// it.
+    pub kind: PacketKind,
     /// Bits of what follows.
     flags: u8,
 }
@@ -23,37 +24,37 @@ const UD: u8 = 4;
 /// It has data of the program's. Without this flag the list of pieces is not looked at.
 const DATA: u8 = 8;
 
-const fn op(completion: u32, kind: Kind, flags: u8) -> SendOp {
+const fn op(completion: u32, kind: PacketKind, flags: u8) -> SendOp {
     SendOp { completion, kind, flags }
 }
 
 const TABLE: [SendOp; 16] = {
     use wc_opcode as wc;
     use wr_opcode as wr;
-    let mut all = [op(wc::SEND, Kind::Unknown, 0); 16];
-    all[wr::RDMA_WRITE as usize] = op(wc::RDMA_WRITE, Kind::Write, RC | UC | DATA);
-    all[wr::RDMA_WRITE_WITH_IMM as usize] = op(wc::RDMA_WRITE, Kind::Write, RC | UC | DATA);
-    all[wr::SEND as usize] = op(wc::SEND, Kind::Send, RC | UC | UD | DATA);
-    all[wr::SEND_WITH_IMM as usize] = op(wc::SEND, Kind::Send, RC | UC | UD | DATA);
-    all[wr::RDMA_READ as usize] = op(wc::RDMA_READ, Kind::ReadRequest, RC | DATA);
-    all[wr::ATOMIC_CMP_AND_SWP as usize] = op(wc::COMP_SWAP, Kind::CmpSwap, RC | DATA);
-    all[wr::ATOMIC_FETCH_AND_ADD as usize] = op(wc::FETCH_ADD, Kind::FetchAdd, RC | DATA);
-    all[wr::LOCAL_INV as usize] = op(wc::LOCAL_INV, Kind::Unknown, RC | UC);
-    all[wr::BIND_MW as usize] = op(wc::BIND_MW, Kind::Unknown, RC | UC);
-    all[wr::SEND_WITH_INV as usize] = op(wc::SEND, Kind::Send, RC | DATA);
-    all[wr::FLUSH as usize] = op(wc::FLUSH, Kind::Flush, RC);
-    all[wr::ATOMIC_WRITE as usize] = op(wc::ATOMIC_WRITE, Kind::AtomicWrite, RC | DATA);
+    let mut all = [op(wc::SEND, PacketKind::Unknown, 0); 16];
+    all[wr::RDMA_WRITE as usize] = op(wc::RDMA_WRITE, PacketKind::Write, RC | UC | DATA);
+    all[wr::RDMA_WRITE_WITH_IMM as usize] = op(wc::RDMA_WRITE, PacketKind::Write, RC | UC | DATA);
+    all[wr::SEND as usize] = op(wc::SEND, PacketKind::Send, RC | UC | UD | DATA);
+    all[wr::SEND_WITH_IMM as usize] = op(wc::SEND, PacketKind::Send, RC | UC | UD | DATA);
+    all[wr::RDMA_READ as usize] = op(wc::RDMA_READ, PacketKind::ReadRequest, RC | DATA);
+    all[wr::ATOMIC_CMP_AND_SWP as usize] = op(wc::COMP_SWAP, PacketKind::CmpSwap, RC | DATA);
+    all[wr::ATOMIC_FETCH_AND_ADD as usize] = op(wc::FETCH_ADD, PacketKind::FetchAdd, RC | DATA);
+    all[wr::LOCAL_INV as usize] = op(wc::LOCAL_INV, PacketKind::Unknown, RC | UC);
+    all[wr::BIND_MW as usize] = op(wc::BIND_MW, PacketKind::Unknown, RC | UC);
+    all[wr::SEND_WITH_INV as usize] = op(wc::SEND, PacketKind::Send, RC | DATA);
+    all[wr::FLUSH as usize] = op(wc::FLUSH, PacketKind::Flush, RC);
+    all[wr::ATOMIC_WRITE as usize] = op(wc::ATOMIC_WRITE, PacketKind::AtomicWrite, RC | DATA);
     all
 };
 
 /// The row of an opcode that a queue pair has taken.
 #[inline(always)]
-pub const fn of(opcode: u16) -> &'static SendOp {
+pub const fn row(opcode: u16) -> &'static SendOp {
     &TABLE[opcode as usize & 15]
 }
 
 /// The opcodes with any of `flags`, as bits.
-const fn with(flags: u8) -> u32 {
+const fn opcodes_with(flags: u8) -> u32 {
     let (mut bits, mut i) = (0, 0);
     while i < 16 {
         if TABLE[i].flags & flags != 0 {
@@ -65,12 +66,12 @@ const fn with(flags: u8) -> u32 {
 }
 
 /// The opcodes that RC, XRC and DC take, as bits.
-pub const TAKEN_BY_RC: u32 = with(RC);
+pub const TAKEN_BY_RC: u32 = opcodes_with(RC);
 /// Those of UC.
-pub const TAKEN_BY_UC: u32 = with(UC);
+pub const TAKEN_BY_UC: u32 = opcodes_with(UC);
 /// Those of UD.
-pub const TAKEN_BY_UD: u32 = with(UD);
-const HAVE_DATA: u32 = with(DATA);
+pub const TAKEN_BY_UD: u32 = opcodes_with(UD);
+const HAVE_DATA: u32 = opcodes_with(DATA);
 
 /// Whether the pieces of a request are part of it.
 #[inline(always)]

@@ -8,7 +8,7 @@ use crate::arena::RawSlice;
 use crate::mem::Token;
 use crate::verbs::holds::Holds;
 use crate::verbs::types::{Sge, Wc};
-use crate::wire::{Kind, Psn};
+use crate::wire::{PacketKind, Psn};
 
 /// Conditions that keep requests of the peer, or our own, off the single path.
 pub mod rx_block {
@@ -52,8 +52,8 @@ pub enum Incoming {
 impl Incoming {
     /// A message of a SEND or WRITE.
     #[inline(always)]
-    pub fn of(kind: Kind) -> Incoming {
-        if kind == Kind::Send {
+    pub fn from_kind(kind: PacketKind) -> Incoming {
+        if kind == PacketKind::Send {
             Incoming::Send
         } else {
             Incoming::Write
@@ -85,7 +85,7 @@ pub struct Resource {
     /// In use.
     pub valid: bool,
     /// Of the request.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// First PSN.
     pub psn: Psn,
     /// PSNs.

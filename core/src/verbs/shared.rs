@@ -13,7 +13,7 @@ use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::mem::host;
-use crate::pool::{tag, Name, Pool};
+use crate::pool::{tag, LiveHandle, Pool};
 use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
 use crate::verbs::kind::QpKind;
@@ -38,7 +38,7 @@ impl EngineKey {
 #[derive(Default)]
 pub struct QpShared {
     /// Its handle.
-    pub name: Name,
+    pub name: LiveHandle,
     /// What a post of one plain request asks, in one word ([`plain`]): the queue pair's state and
     /// kind, and its limits. The engine writes it when one of them changes.
     pub plain: AtomicU64,
@@ -117,7 +117,7 @@ impl QpShared {
     /// Its transport service.
     #[inline(always)]
     pub fn kind(&self) -> QpKind {
-        QpKind::of(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
+        QpKind::from_number(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
     /// Writes the state, and [`QpShared::plain`] by it and by the limits, which do not change.

@@ -42,7 +42,7 @@ pub enum DcMessage {
 }
 
 impl DcMessage {
-    const fn of(byte: u8) -> Option<DcMessage> {
+    const fn from_byte(byte: u8) -> Option<DcMessage> {
         match byte {
             1 => Some(DcMessage::Open),
             2 => Some(DcMessage::Accept),
@@ -123,7 +123,7 @@ impl DcEth {
         let u32_at = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) << 32 | u64::from(u32_at(at + 4));
         Some(DcEth {
-            message: DcMessage::of(b[0])?,
+            message: DcMessage::from_byte(b[0])?,
             version: b[1],
             flags: b[2],
             mtu: b[3],

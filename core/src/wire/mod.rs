@@ -15,7 +15,7 @@ pub use headers::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome, XrcEth,
 };
 pub use icrc::{Accepted, BadIcrc, Flow, Hop};
-pub use opcode::{Class, Kind, Opcode};
+pub use opcode::{Class, Opcode, PacketKind};
 pub use psn::{Psn, Qpn};
 pub use size::{packet_bytes, pad_len};
 pub use timing::{ack_timeout_ns, mtu_bytes, mtu_code, RNR_TIMER_NS};

@@ -40,7 +40,7 @@ impl Class {
 /// Operation of a packet, whatever its place in the message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum PacketKind {
     /// Not an opcode that this library knows.
     #[default]
     Unknown = 0,
@@ -70,19 +70,21 @@ pub enum Kind {
     DcControl,
 }
 
-impl Kind {
+impl PacketKind {
     /// Whether a packet answers a request.
     #[inline(always)]
     pub const fn is_answer(self) -> bool {
-        matches!(self, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
+        matches!(self, PacketKind::Ack | PacketKind::ReadResponse | PacketKind::AtomicAck)
     }
 
     /// The kind of its answer, if a request is not answered by an ACK.
     #[inline(always)]
-    pub const fn answer(self) -> Option<Kind> {
+    pub const fn answer(self) -> Option<PacketKind> {
         match self {
-            Kind::ReadRequest | Kind::Flush | Kind::AtomicWrite => Some(Kind::ReadResponse),
-            Kind::CmpSwap | Kind::FetchAdd => Some(Kind::AtomicAck),
+            PacketKind::ReadRequest | PacketKind::Flush | PacketKind::AtomicWrite => {
+                Some(PacketKind::ReadResponse)
+            }
+            PacketKind::CmpSwap | PacketKind::FetchAdd => Some(PacketKind::AtomicAck),
             _ => None,
         }
     }
@@ -90,7 +92,7 @@ impl Kind {
     /// Whether a READ response of no bytes answers it.
     #[inline(always)]
     pub const fn has_empty_answer(self) -> bool {
-        matches!(self, Kind::Flush | Kind::AtomicWrite)
+        matches!(self, PacketKind::Flush | PacketKind::AtomicWrite)
     }
 }
 
@@ -123,7 +125,7 @@ const DC: u8 = 0xC0;
 struct Info {
     name: &'static str,
     flags: u16,
-    kind: Kind,
+    kind: PacketKind,
     header_len: u8,
 }
 
@@ -151,14 +153,14 @@ const fn header_len(flags: u16) -> u8 {
 }
 
 /// Flags of an XRC opcode, by kind and flags of RC's.
-const fn xrc_flags(kind: Kind, flags: u16) -> u16 {
+const fn xrc_flags(kind: PacketKind, flags: u16) -> u16 {
     match kind.is_answer() {
         true => flags,
         false => flags | XRCETH,
     }
 }
 
-const fn info(name: &'static str, kind: Kind, flags: u16) -> Info {
+const fn info(name: &'static str, kind: PacketKind, flags: u16) -> Info {
     Info { name, flags, kind, header_len: header_len(flags) }
 }
 
@@ -181,20 +183,20 @@ macro_rules! opcodes {
             ];
         }
         static TABLE: [Info; 256] = {
-            let mut table = [info("?", Kind::Unknown, 0); 256];
+            let mut table = [info("?", PacketKind::Unknown, 0); 256];
             $(
-                table[$rc_value] = info(stringify!($rc), Kind::$rc_kind, $rc_flags);
+                table[$rc_value] = info(stringify!($rc), PacketKind::$rc_kind, $rc_flags);
                 table[$rc_value | XRC as usize] = info(
                     concat!("X", stringify!($rc)),
-                    Kind::$rc_kind,
-                    xrc_flags(Kind::$rc_kind, $rc_flags),
+                    PacketKind::$rc_kind,
+                    xrc_flags(PacketKind::$rc_kind, $rc_flags),
                 );
                 table[$rc_value | DC as usize] =
-                    info(concat!("D", stringify!($rc)), Kind::$rc_kind, $rc_flags);
+                    info(concat!("D", stringify!($rc)), PacketKind::$rc_kind, $rc_flags);
             )*
-            $(table[$value] = info(stringify!($name), Kind::$kind, $flags);)*
+            $(table[$value] = info(stringify!($name), PacketKind::$kind, $flags);)*
             table[Opcode::DC_CONTROL.0 as usize] =
-                info("DC_CONTROL", Kind::DcControl, ONLY | PAYLOAD);
+                info("DC_CONTROL", PacketKind::DcControl, ONLY | PAYLOAD);
             table
         };
     };
@@ -293,7 +295,7 @@ opcodes! {
 }
 
 /// How many kinds there are.
-pub(crate) const KINDS: usize = Kind::DcControl as usize + 1;
+pub(crate) const KINDS: usize = PacketKind::DcControl as usize + 1;
 
 /// [`Opcode::whole`] of each kind.
 static WHOLE: [Opcode; KINDS] = {
@@ -352,16 +354,16 @@ impl Opcode {
         self.0 & 0xE0 == DC
     }
 
-    /// Operation of the packet; [`Kind::Unknown`] for opcodes that are not known.
+    /// Operation of the packet; [`PacketKind::Unknown`] for opcodes that are not known.
     #[inline]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> PacketKind {
         self.info().kind
     }
 
     /// Whether this library knows the opcode; RD is unknown.
     #[inline]
     pub const fn is_known(self) -> bool {
-        !matches!(self.info().kind, Kind::Unknown)
+        !matches!(self.info().kind, PacketKind::Unknown)
     }
 
     flags! {
@@ -399,19 +401,19 @@ impl Opcode {
 
     /// The opcode of a class for one of RC.
     #[inline(always)]
-    pub const fn of(self, class: Class) -> Opcode {
+    pub const fn rc_to_class(self, class: Class) -> Opcode {
         Opcode(self.0 | class.above_rc())
     }
 
     /// The opcode of a kind that is always one packet: of RC, the CNP, or DC control.
     #[inline(always)]
-    pub(crate) fn whole(kind: Kind) -> Opcode {
+    pub(crate) fn whole(kind: PacketKind) -> Opcode {
         WHOLE[kind as usize]
     }
 
     /// The opcode of RC for an opcode of a class. An opcode of another class becomes none of RC's.
     #[inline(always)]
-    pub const fn within(self, class: Class) -> Opcode {
+    pub const fn class_to_rc(self, class: Class) -> Opcode {
         Opcode(self.0 ^ class.above_rc())
     }
 
@@ -530,11 +532,11 @@ mod tests {
         for bits in 0..16u8 {
             let [first, last, imm, inv] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
             let built = [
-                (Opcode::rc_send(first, last, imm, inv), Class::Rc, Kind::Send),
-                (Opcode::rc_write(first, last, imm), Class::Rc, Kind::Write),
-                (Opcode::read_response(first, last), Class::Rc, Kind::ReadResponse),
-                (Opcode::uc_send(first, last, imm), Class::Uc, Kind::Send),
-                (Opcode::uc_write(first, last, imm), Class::Uc, Kind::Write),
+                (Opcode::rc_send(first, last, imm, inv), Class::Rc, PacketKind::Send),
+                (Opcode::rc_write(first, last, imm), Class::Rc, PacketKind::Write),
+                (Opcode::read_response(first, last), Class::Rc, PacketKind::ReadResponse),
+                (Opcode::uc_send(first, last, imm), Class::Uc, PacketKind::Send),
+                (Opcode::uc_write(first, last, imm), Class::Uc, PacketKind::Write),
             ];
             for (op, class, kind) in built {
                 assert_eq!(
@@ -542,7 +544,7 @@ mod tests {
                     (first, last, class, kind),
                     "{op:?}"
                 );
-                assert_eq!(op.has_imm(), last && imm && kind != Kind::ReadResponse, "{op:?}");
+                assert_eq!(op.has_imm(), last && imm && kind != PacketKind::ReadResponse, "{op:?}");
             }
             assert_eq!(Opcode::rc_send(first, last, imm, inv).has_ieth(), last && inv && !imm);
             assert_eq!(Opcode::ud_send(imm).has_imm(), imm);

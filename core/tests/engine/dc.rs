@@ -5,7 +5,7 @@ use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::dceth::{DcEth, DcMessage};
-use gdrcore_core::wire::{Class, Kind};
+use gdrcore_core::wire::{Class, PacketKind};
 use gdrcore_testkit::packet::View;
 
 use crate::operations::{all_three, sizes, MTUS};
@@ -24,7 +24,7 @@ pub fn with_contexts(n: u32) -> Opts {
 /// The control message that a packet holds.
 pub fn control_of(packet: &[u8]) -> Option<DcEth> {
     let view = View::parse(&packet[..packet.len() - 4]).ok()?;
-    (view.opcode().kind() == Kind::DcControl).then(|| DcEth::parse(view.payload()))?
+    (view.opcode().kind() == PacketKind::DcControl).then(|| DcEth::parse(view.payload()))?
 }
 
 fn cause(net: &Net, e: &End) -> (u32, u64, u64) {
@@ -116,10 +116,10 @@ fn packets_of_dc_have_its_opcodes_and_go_to_the_context() {
     net.ok(&a, write(&a, &b, 0, 3000));
     let seen = seen.borrow();
     assert!(seen.iter().all(|(_, op, _)| op.class() == Class::Dc), "{seen:?}");
-    assert_eq!((seen[0].1.kind(), seen[0].2), (Kind::DcControl, b.qpn), "the OPEN");
-    assert_eq!((seen[1].1.kind(), seen[1].2), (Kind::DcControl, a.qpn), "the ACCEPT");
+    assert_eq!((seen[0].1.kind(), seen[0].2), (PacketKind::DcControl, b.qpn), "the OPEN");
+    assert_eq!((seen[1].1.kind(), seen[1].2), (PacketKind::DcControl, a.qpn), "the ACCEPT");
     let data: Vec<_> =
-        seen.iter().filter(|(from, op, _)| *from == 0 && op.kind() == Kind::Write).collect();
+        seen.iter().filter(|(from, op, _)| *from == 0 && op.kind() == PacketKind::Write).collect();
     assert_eq!(data.len(), 3);
     assert!(data.iter().all(|(.., to)| *to != b.qpn && *to == data[0].2));
 }
@@ -295,8 +295,8 @@ fn requests_under_way_at_another_target_go_first() {
 
 /// Round trips of the initiator on host 0 before the first packet of a READ leaves: each is some
 /// packets of its own and the answers to them.
-fn trips_before_a_read(seen: &[(usize, Kind)]) -> usize {
-    let before = seen.iter().take_while(|(_, kind)| *kind != Kind::ReadRequest);
+fn trips_before_a_read(seen: &[(usize, PacketKind)]) -> usize {
+    let before = seen.iter().take_while(|(_, kind)| *kind != PacketKind::ReadRequest);
     let sides: Vec<bool> = before.map(|(from, _)| *from == 0).collect();
     sides.windows(2).filter(|pair| pair[0] && !pair[1]).count()
 }

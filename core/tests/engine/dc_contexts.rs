@@ -4,7 +4,7 @@ use gdrcore_core::config::Config;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::dceth::{DcEth, DcMessage};
-use gdrcore_core::wire::Kind;
+use gdrcore_core::wire::PacketKind;
 use gdrcore_testkit::packet::View;
 
 use crate::dc::{another, control_of, dc, started, target_of, with_contexts, write};
@@ -14,7 +14,7 @@ use crate::util::*;
 fn only_first_of_sends(host: usize) -> Option<Tap> {
     Some(Box::new(move |from, packet| {
         let op = View::parse(&packet[..packet.len() - 4]).unwrap().opcode();
-        Fate::drop_if(op.kind() == Kind::Send && !op.is_first() && from == host)
+        Fate::drop_if(op.kind() == PacketKind::Send && !op.is_first() && from == host)
     }))
 }
 

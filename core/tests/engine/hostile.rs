@@ -5,7 +5,7 @@ use gdrcore_core::device::{async_event, MrReg};
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Bth, Kind};
+use gdrcore_core::wire::{Bth, PacketKind};
 use gdrcore_core::Error;
 
 use crate::util::*;
@@ -339,7 +339,7 @@ fn p_keys_q_keys_and_strangers_are_refused() {
     // A signed SEND with another P_Key, or from another host.
     net.add(Host::new(&Opts::default().config, false, 9));
     let class = gdrcore_core::wire::Class::Rc;
-    let mut run = Run::new(class, Kind::Send, b.qpn, gdrcore_core::wire::Psn::new(PSN));
+    let mut run = Run::new(class, PacketKind::Send, b.qpn, gdrcore_core::wire::Psn::new(PSN));
     run.pkey = 0x1234;
     for (from, pkey) in [(0, 0x1234), (2, 0xffff)] {
         run.pkey = pkey;

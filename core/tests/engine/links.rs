@@ -361,7 +361,7 @@ fn what_a_killed_peer_had_refused_does_not_end_with_success() {
     // The receipt of a connection says nothing about the next one, which has the same PSNs.
     net.post(&a, write(&a, &b));
     take_in_silence(&mut net);
-    let psn = net.hosts[1].receipts.of(b.qpn).expect("a receipt");
+    let psn = net.hosts[1].receipts.find(b.qpn).expect("a receipt");
     assert!(net.lock(&b).is_receipt(b.qpn, psn));
     let begun = net.lock(&b).begun();
     net.to_state(&b, qp_state::RESET).unwrap();

@@ -606,10 +606,10 @@ fn an_ack_that_waits_at_the_port_leaves_a_receipt() {
     net.lock(&b).leave_receipts(receipts);
     net.lock(&a).set_witness();
     // Who has not answered yet sends the ACK at once.
-    assert!(hop(&mut net, &a, &b, 0) && receipts.of(b.qpn).is_none());
+    assert!(hop(&mut net, &a, &b, 0) && receipts.find(b.qpn).is_none());
     assert!(hop(&mut net, &b, &a, 1));
     assert!(!hop(&mut net, &a, &b, 2), "the ACK waits");
-    let psn = receipts.of(b.qpn).expect("a receipt");
+    let psn = receipts.find(b.qpn).expect("a receipt");
     // The process of b is killed. The next message was never taken.
     net.tap = Some(Box::new(|_, _| Fate::Drop));
     net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 64).id(3));
@@ -639,7 +639,7 @@ fn an_ack_that_waits_at_the_port_leaves_a_receipt() {
     net.tap = None;
     net.to_state(&b, qp_state::RESET).unwrap();
     net.connect(&b, &a, &Opts::default());
-    assert_eq!(receipts.of(b.qpn), None);
+    assert_eq!(receipts.find(b.qpn), None);
 }
 
 #[test]
@@ -666,11 +666,11 @@ fn an_ack_whose_receipt_is_replaced_leaves_at_once() {
     }
     assert!(!hop(&mut net, &a, &b, 2), "the ACK waits");
     assert!(hop(&mut net, &c, &d, 2), "an ACK leaves");
-    assert!(receipts.of(b.qpn).is_none() && receipts.of(d.qpn).is_some());
+    assert!(receipts.find(b.qpn).is_none() && receipts.find(d.qpn).is_some());
     let wcs = net.wait(a.host, a.scq, 2);
     assert_eq!(wcs.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 2]);
     net.run(1_000_000);
-    assert_eq!(receipts.of(d.qpn), None, "its ACK has left alone");
+    assert_eq!(receipts.find(d.qpn), None, "its ACK has left alone");
 }
 
 /// Posts and rings the doorbell as a device does: true, it is to be heard at once.

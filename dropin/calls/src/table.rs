@@ -333,7 +333,7 @@ impl Row {
     }
 
     /// The number of a call by its name in C.
-    pub fn of(name: &str) -> Option<usize> {
+    pub fn number_of(name: &str) -> Option<usize> {
         CALLS.iter().position(|c| c.name == name)
     }
 }
@@ -370,11 +370,11 @@ mod tests {
     #[test]
     fn each_name_has_one_row_and_no_more_arguments_than_registers() {
         for (i, call) in CALLS.iter().enumerate() {
-            assert_eq!(Row::of(call.name), Some(i), "{}", call.name);
+            assert_eq!(Row::number_of(call.name), Some(i), "{}", call.name);
             assert!(call.args.len() <= 6, "{}: {:?}", call.name, call.args);
         }
         assert_eq!(Row::ibv_post_send.call().name, "ibv_post_send");
-        assert_eq!(Row::of("ibv_post"), None);
+        assert_eq!(Row::number_of("ibv_post"), None);
     }
 
     #[test]

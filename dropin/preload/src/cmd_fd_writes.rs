@@ -41,7 +41,7 @@ pub unsafe extern "C" fn gdrc_commands_1(write: Write) {
 /// # Safety
 /// The program's own arguments.
 #[cold]
-pub unsafe fn after(n: isize, fd: c_int, buf: *const c_void, len: usize) -> isize {
+pub unsafe fn finish_failed_write(n: isize, fd: c_int, buf: *const c_void, len: usize) -> isize {
     let at = WRITE.load(Ordering::Acquire);
     // SAFETY: the thread's own errno.
     if at == 0 || unsafe { *libc::__errno_location() } != libc::EBADF {

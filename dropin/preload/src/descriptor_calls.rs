@@ -231,7 +231,7 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isi
         return n;
     }
     // SAFETY: as above.
-    unsafe { cmd_fd_writes::after(n, fd, buf, len) }
+    unsafe { cmd_fd_writes::finish_failed_write(n, fd, buf, len) }
 }
 
 /// close(2).

@@ -33,21 +33,21 @@ static FOLDERS: [FolderSlot; SLOTS] =
 /// An open folder, with the names that were in it when it was opened.
 pub struct Folder {
     fd: c_int,
-    names: Vec<Name>,
+    names: Vec<FolderEntry>,
     at: usize,
     /// The entry that readdir(3) returned last.
     entry: libc::dirent64,
 }
 
 /// A name in a folder.
-pub struct Name {
+pub struct FolderEntry {
     pub name: CString,
     pub inode: u64,
     /// `DT_REG` and its like.
     pub kind: u8,
 }
 
-impl Name {
+impl FolderEntry {
     /// As readdir(3) writes it.
     pub fn entry(&self, next: usize) -> libc::dirent64 {
         // SAFETY: integers only.
@@ -74,7 +74,7 @@ fn type_of(kind: c_int) -> u8 {
 }
 
 /// The names in a folder of the drop-in, with `.` and `..`, and the kernel's names there.
-pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
+pub fn names_in(seen: &PathInfo) -> Option<Vec<FolderEntry>> {
     let table = NAMES.get()?;
     let path = seen.path.as_ptr();
     let mut bytes: Vec<u8> = vec![0; 4096];
@@ -88,14 +88,15 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
             break;
         }
     }
-    let folder = |name: &CStr| Name { name: name.into(), inode: seen.inode, kind: libc::DT_DIR };
+    let folder =
+        |name: &CStr| FolderEntry { name: name.into(), inode: seen.inode, kind: libc::DT_DIR };
     let mut names = vec![folder(c"."), folder(c"..")];
     let mut rest = bytes.as_slice();
     while let Some((inode, behind)) = rest.split_first_chunk() {
         let (kind, behind) = behind.split_first()?;
         let name = CStr::from_bytes_until_nul(behind).ok()?;
         rest = behind.get(name.to_bytes_with_nul().len()..)?;
-        names.push(Name {
+        names.push(FolderEntry {
             name: name.into(),
             inode: u64::from_ne_bytes(*inode),
             kind: type_of((*kind).into()),
@@ -109,7 +110,7 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
             {
                 let name = CStr::from_ptr(e.d_name.as_ptr());
                 if names.iter().all(|n| n.name.as_c_str() != name) {
-                    names.push(Name { name: name.into(), inode: e.d_ino, kind: e.d_type });
+                    names.push(FolderEntry { name: name.into(), inode: e.d_ino, kind: e.d_type });
                 }
             }
             if !dir.is_null() {
@@ -125,7 +126,7 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
 /// # Safety
 /// The program's `DIR`, which no other thread uses.
 #[inline]
-unsafe fn ours<'a>(dir: *mut libc::DIR) -> Option<&'a mut Folder> {
+unsafe fn folder_of<'a>(dir: *mut libc::DIR) -> Option<&'a mut Folder> {
     let from = FOLDERS.as_ptr() as usize;
     let at = (dir as usize).checked_sub(from)?;
     let place = FOLDERS.get(at / size_of::<FolderSlot>())?;
@@ -220,7 +221,7 @@ macro_rules! readdirs {
         pub unsafe extern "C" fn $name(dir: *mut libc::DIR) -> *mut libc::dirent64 {
             // SAFETY: the program's own argument.
             unsafe {
-                match ours(dir) {
+                match folder_of(dir) {
                     Some(f) => f.next().map_or(core::ptr::null_mut(), |e| e),
                     None => (REAL.$name())(dir),
                 }
@@ -239,7 +240,7 @@ macro_rules! readdirs {
         ) -> c_int {
             // SAFETY: the program's own arguments; its entry has room for the longest name.
             unsafe {
-                let Some(f) = ours(dir) else { return (REAL.$into())(dir, entry, result) };
+                let Some(f) = folder_of(dir) else { return (REAL.$into())(dir, entry, result) };
                 match f.next() {
                     Some(e) => {
                         *entry = *e;
@@ -277,7 +278,7 @@ impl Folder {
 pub unsafe extern "C" fn closedir(dir: *mut libc::DIR) -> c_int {
     // SAFETY: the program's own argument, which it may not use any more.
     unsafe {
-        let Some(f) = ours(dir) else { return (REAL.closedir())(dir) };
+        let Some(f) = folder_of(dir) else { return (REAL.closedir())(dir) };
         let fd = f.fd;
         let place = &*dir.cast::<FolderSlot>();
         drop((*place.folder.get()).take());
@@ -293,7 +294,7 @@ pub unsafe extern "C" fn closedir(dir: *mut libc::DIR) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn dirfd(dir: *mut libc::DIR) -> c_int {
     // SAFETY: the program's own argument.
-    unsafe { ours(dir).map_or_else(|| (REAL.dirfd())(dir), |f| f.fd) }
+    unsafe { folder_of(dir).map_or_else(|| (REAL.dirfd())(dir), |f| f.fd) }
 }
 
 /// rewinddir(3).
@@ -304,7 +305,7 @@ pub unsafe extern "C" fn dirfd(dir: *mut libc::DIR) -> c_int {
 pub unsafe extern "C" fn rewinddir(dir: *mut libc::DIR) {
     // SAFETY: the program's own argument.
     unsafe {
-        match ours(dir) {
+        match folder_of(dir) {
             Some(f) => f.at = 0,
             None => (REAL.rewinddir())(dir),
         }
@@ -318,7 +319,7 @@ pub unsafe extern "C" fn rewinddir(dir: *mut libc::DIR) {
 #[no_mangle]
 pub unsafe extern "C" fn telldir(dir: *mut libc::DIR) -> c_long {
     // SAFETY: the program's own argument.
-    unsafe { ours(dir).map_or_else(|| (REAL.telldir())(dir), |f| f.at as c_long) }
+    unsafe { folder_of(dir).map_or_else(|| (REAL.telldir())(dir), |f| f.at as c_long) }
 }
 
 /// seekdir(3).
@@ -329,7 +330,7 @@ pub unsafe extern "C" fn telldir(dir: *mut libc::DIR) -> c_long {
 pub unsafe extern "C" fn seekdir(dir: *mut libc::DIR, at: c_long) {
     // SAFETY: the program's own arguments.
     unsafe {
-        match ours(dir) {
+        match folder_of(dir) {
             Some(f) => f.at = usize::try_from(at).unwrap_or(usize::MAX),
             None => (REAL.seekdir())(dir, at),
         }

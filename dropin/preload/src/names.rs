@@ -54,7 +54,7 @@ fn manager_status() -> libc::stat {
 ///
 /// # Safety
 /// `st` is the program's, writable, or null.
-unsafe fn tell<T>(value: T, st: *mut T) -> c_int {
+unsafe fn store_status<T>(value: T, st: *mut T) -> c_int {
     if st.is_null() {
         return fail(libc::EFAULT);
     }
@@ -71,7 +71,7 @@ unsafe fn tell<T>(value: T, st: *mut T) -> c_int {
 pub unsafe fn look_at_descriptor(fd: c_int, st: *mut libc::stat) -> Option<c_int> {
     let said = descriptor_status(fd)?;
     // SAFETY: the caller's promise.
-    Some(unsafe { tell(said, st) })
+    Some(unsafe { store_status(said, st) })
 }
 
 macro_rules! stats {
@@ -90,7 +90,7 @@ macro_rules! stats {
             unsafe {
                 let kernel = |path| (REAL.$name())($($version,)? path, st);
                 lead(libc::AT_FDCWD, path, $follow, kernel, |kind, seen| {
-                    tell(status(kind, seen), st)
+                    store_status(status(kind, seen), st)
                 })
             }
         }
@@ -149,7 +149,7 @@ macro_rules! stats_at {
                 }
                 let kernel = |path| (REAL.$name())($($version,)? dir, path, st, flags);
                 let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-                lead(dir, path, follow, kernel, |kind, seen| tell(status(kind, seen), st))
+                lead(dir, path, follow, kernel, |kind, seen| store_status(status(kind, seen), st))
             }
         }
     )* };
@@ -197,12 +197,14 @@ pub unsafe extern "C" fn statx(
     unsafe {
         if is_of_descriptor(path, flags) {
             if let Some(said) = descriptor_status(dir) {
-                return tell(extended(&said), st);
+                return store_status(extended(&said), st);
             }
         }
         let kernel = |path| (REAL.statx())(dir, path, flags, mask, st);
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-        lead(dir, path, follow, kernel, |kind, seen| tell(extended(&status(kind, seen)), st))
+        lead(dir, path, follow, kernel, |kind, seen| {
+            store_status(extended(&status(kind, seen)), st)
+        })
     }
 }
 

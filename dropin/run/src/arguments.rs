@@ -85,7 +85,7 @@ pub struct Search {
 
 impl Search {
     /// The search of its options, if there is one. Their values are right.
-    fn of(given: &[(&Setting, OsString)]) -> Result<Option<Search>, String> {
+    fn from_options(given: &[(&Setting, OsString)]) -> Result<Option<Search>, String> {
         let value = |setting: &Setting| {
             let of = given.iter().rfind(|(s, _)| s.option == setting.option);
             of.and_then(|(_, value)| value.to_str())
@@ -118,7 +118,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
             Value(program) => {
                 let program = program.clone();
                 let rest = words.raw_args()?.collect();
-                let search = Search::of(&searching)?;
+                let search = Search::from_options(&searching)?;
                 return Ok(Request::Run(Arguments { environment, program, rest, options, search }));
             }
             Short(letter) => ALL.iter().find(|s| s.short == Some(*letter)),

@@ -100,7 +100,7 @@ impl Runner<'_> {
     }
 
     /// Runs the program with faults: its end, and the lines of its log.
-    fn with(&mut self, rules: &[String], seed: u64) -> Result<(End, Vec<String>), String> {
+    fn run_with(&mut self, rules: &[String], seed: u64) -> Result<(End, Vec<String>), String> {
         let log = self.log();
         let _ = fs::remove_file(&log);
         let end = self.run(|c| {
@@ -138,7 +138,7 @@ struct Again<'a, 'b> {
 
 impl Try for Again<'_, '_> {
     fn fails(&mut self, rules: &[String]) -> Result<Option<Vec<String>>, String> {
-        let (end, log) = self.runner.with(rules, self.seed)?;
+        let (end, log) = self.runner.run_with(rules, self.seed)?;
         Ok((end == self.end).then_some(log))
     }
 }
@@ -180,7 +180,7 @@ fn single_calls(
     for (name, count) in calls {
         for n in chosen(*count) {
             let rule = format!("call {name} nth {n} errno {}", errno_of(name));
-            let (end, log) = runner.with(std::slice::from_ref(&rule), 1)?;
+            let (end, log) = runner.run_with(std::slice::from_ref(&rule), 1)?;
             if log.is_empty() && end == End::Good {
                 // No process makes so many of them.
                 break;
@@ -204,7 +204,7 @@ fn seeds(
 ) -> Result<(), String> {
     let mut shrunk = 0;
     for seed in (first..=u64::MAX).take(runner.search.seeds as usize) {
-        let (end, log) = runner.with(rules, seed)?;
+        let (end, log) = runner.run_with(rules, seed)?;
         if end == End::Good {
             continue;
         }
@@ -256,7 +256,7 @@ pub fn run(
         c
     };
     let runner = Runner { search, program: &plain, folder: folder.clone(), before, runs: 0 };
-    let done = within(runner, a, &rules, seed.unwrap_or(1));
+    let done = search_within(runner, a, &rules, seed.unwrap_or(1));
     let _ = fs::remove_dir_all(&folder);
     stop::end_by_signal();
     done
@@ -277,7 +277,7 @@ fn make_folder() -> Result<PathBuf, String> {
     }
 }
 
-fn within(
+fn search_within(
     mut runner: Runner<'_>,
     a: &Arguments,
     rules: &[String],

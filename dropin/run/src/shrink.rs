@@ -43,7 +43,7 @@ fn without(rule: &str, is_out: impl Fn(&str) -> bool) -> String {
 }
 
 /// The word behind another one.
-fn behind<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+fn word_behind<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     text.split_whitespace().skip_while(|w| *w != word).nth(1)
 }
 
@@ -53,13 +53,13 @@ pub fn counts(rule: &str) -> bool {
 }
 
 /// A rule for packets and calls of these numbers alone.
-fn within(rule: &str, (from, to): (u64, u64)) -> String {
+fn narrowed(rule: &str, (from, to): (u64, u64)) -> String {
     format!("{} from {from} to {to}", without(rule, |w| matches!(w, "from" | "to")))
 }
 
 /// The number of the packet or call that a line of the log names.
 fn number(line: &str) -> Option<u64> {
-    behind(line, "packet").or_else(|| behind(line, "nth"))?.parse().ok()
+    word_behind(line, "packet").or_else(|| word_behind(line, "nth"))?.parse().ok()
 }
 
 /// The rule that a line of the log is of; the first is 0.
@@ -76,7 +76,7 @@ fn alone(rules: &[String], line: &str) -> Option<String> {
     }
     let rest = without(rule, |w| chooses(w) || w == "qp");
     // QP1 has no number: such a rule names it by its type.
-    let qp = match behind(line, "qp") {
+    let qp = match word_behind(line, "qp") {
         Some("0") | None => String::new(),
         Some(qp) => format!(" qp {qp}"),
     };
@@ -96,7 +96,7 @@ fn narrow(
     for i in (0..rules.len()).filter(|i| counts(&rules[*i])) {
         let mut attempt = |now: &mut Vec<String>, window, log: &mut Vec<String>| {
             let mut tried = now.clone();
-            tried[i] = within(&rules[i], window);
+            tried[i] = narrowed(&rules[i], window);
             let failed = run.fails(&tried)?;
             let fails = failed.is_some();
             if let Some(lines) = failed {
@@ -131,7 +131,7 @@ fn narrow(
             }
         }
     }
-    now.retain(|rule| behind(rule, "from") != Some(NEVER.to_string().as_str()));
+    now.retain(|rule| word_behind(rule, "from") != Some(NEVER.to_string().as_str()));
     Ok((now, log))
 }
 
@@ -203,7 +203,7 @@ mod tests {
             let mut log = Vec::new();
             for n in 1..=1000u64 {
                 for (i, rule) in rules.iter().enumerate().filter(|(_, rule)| counts(rule)) {
-                    let word = |w| behind(rule, w).and_then(|v| v.parse::<u64>().ok());
+                    let word = |w| word_behind(rule, w).and_then(|v| v.parse::<u64>().ok());
                     let hit = match word("nth") {
                         Some(nth) => n == nth,
                         None => n % 7 == 0,

@@ -24,17 +24,17 @@ pub fn functions(dci: bool) -> mlx5dv_qp_ex {
     let mut all = mlx5dv_qp_ex {
         comp_mask: 0,
         wr_set_dc_addr: Some(no_target),
-        wr_mr_interleaved: Some(other),
-        wr_mr_list: Some(other),
-        wr_mkey_configure: Some(other),
-        wr_set_mkey_access_flags: Some(other),
-        wr_set_mkey_layout_list: Some(other),
-        wr_set_mkey_layout_interleaved: Some(other),
-        wr_set_mkey_sig_block: Some(other),
-        wr_raw_wqe: Some(other),
+        wr_mr_interleaved: Some(refuse_other),
+        wr_mr_list: Some(refuse_other),
+        wr_mkey_configure: Some(refuse_other),
+        wr_set_mkey_access_flags: Some(refuse_other),
+        wr_set_mkey_layout_list: Some(refuse_other),
+        wr_set_mkey_layout_interleaved: Some(refuse_other),
+        wr_set_mkey_sig_block: Some(refuse_other),
+        wr_raw_wqe: Some(refuse_other),
         wr_set_dc_addr_stream: Some(no_target_of_stream),
-        wr_memcpy: Some(other),
-        wr_set_mkey_crypto: Some(other),
+        wr_memcpy: Some(refuse_other),
+        wr_set_mkey_crypto: Some(refuse_other),
     };
     if dci {
         all.wr_set_dc_addr = Some(wr_set_dc_addr);
@@ -102,7 +102,7 @@ pub fn check(batch: &mut SendBatch) {
     }
 }
 
-unsafe extern "C" fn other(qp: *mut mlx5dv_qp_ex) {
+unsafe extern "C" fn refuse_other(qp: *mut mlx5dv_qp_ex) {
     // SAFETY: between start and complete.
     if let Some(b) = unsafe { batch(qp) } {
         b.fail(refuse!(

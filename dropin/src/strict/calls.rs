@@ -55,7 +55,7 @@ fn seen(posts: Posts, list: usize, bad: usize) -> Seen {
 }
 
 /// Before a call.
-pub fn before(state: &mut State, call: &Call, args: &Args) -> Seen {
+pub fn note_call(state: &mut State, call: &Call, args: &Args) -> Seen {
     let at = args[0];
     match call.name {
         "ibv_post_send" => {
@@ -133,7 +133,7 @@ fn bind(state: &mut State, qp: usize, bind: usize) -> Seen {
 }
 
 /// After a call. Returns an errno in place of its result, if the list that it posted was cut.
-pub fn after(
+pub fn note_result(
     state: &mut State,
     call: &Call,
     args: &Args,

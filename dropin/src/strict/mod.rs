@@ -1,5 +1,5 @@
 //! `GDRC_STRICT`, for programs of libibverbs: tells [`gdrcore_strict`] of their calls, in core's
-//! terms. The layer calls [`around`] for each call.
+//! terms. The layer calls [`call_checked`] for each call.
 //!
 //! `calls`: what each call tells. `program_objects`: the program's objects behind its pointers.
 //!
@@ -43,14 +43,14 @@ pub fn install() -> bool {
 
 /// Makes a call of the program, and checks it before and after. errno is the call's.
 /// `call`: makes it with arguments that may be others than the program's.
-pub fn around(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usize {
+pub fn call_checked(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usize {
     let of_call = &CALLS[row];
     let late = is_watched().then(|| late_acks(of_call, args[0])).flatten();
     let seen = watch(|state| {
         if let Some(late) = late {
             state.unacknowledged(late);
         }
-        calls::before(state, of_call, args)
+        calls::note_call(state, of_call, args)
     });
     let seen = match seen {
         // A signal handler above one who looks, or nobody does.
@@ -63,7 +63,7 @@ pub fn around(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usi
     };
     let result = call(&seen.args(args));
     let code = verb_result::errno();
-    match watch(|state| calls::after(state, of_call, args, seen, (result, code))).flatten() {
+    match watch(|state| calls::note_result(state, of_call, args, seen, (result, code))).flatten() {
         Some(e) => {
             set_errno(e);
             e as usize
@@ -72,8 +72,8 @@ pub fn around(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usi
     }
 }
 
-/// The events of an object that a call ends which are not acknowledged for long: another thread may
-/// be between taking one and acknowledging it.
+/// The events of an object that a call ends, if they stay unacknowledged for a while. Another
+/// thread may have just taken one and be about to acknowledge it.
 fn late_acks(call: &Call, object: usize) -> Option<(&'static str, u32)> {
     let mut missing = missing_acks(call, object)?;
     let _inside = Inside::enter()?;

@@ -29,13 +29,13 @@ fn device_of(hca: &'static Hca) -> usize {
 /// The device of a context.
 fn device_of_context(context: *mut ibv_context) -> Option<usize> {
     // SAFETY: the program's context, whose object the call has used.
-    unsafe { Context::of(context) }.ok().map(|c| device_of(c.hca))
+    unsafe { Context::from_ptr(context) }.ok().map(|c| device_of(c.hca))
 }
 
 /// The queue pair of a pointer of the program, and its key.
 pub fn qp_of<'a>(at: usize) -> Option<(&'a Qp, QpKey)> {
     // SAFETY: null, or the program's queue pair, which lives during the call.
-    let q = unsafe { Qp::of(at as *const ibv_qp) }.ok()?;
+    let q = unsafe { Qp::from_ptr(at as *const ibv_qp) }.ok()?;
     Some((q, (device_of(q.hca), q.number)))
 }
 
@@ -53,7 +53,7 @@ pub fn queues_of(q: &Qp) -> Queues {
 /// The device of a CQ.
 pub fn device_of_cq(at: usize) -> Option<usize> {
     // SAFETY: the program's CQ, which it has just polled.
-    unsafe { Cq::of(at as *const ibv_cq) }.ok().map(|cq| device_of(cq.hca))
+    unsafe { Cq::from_ptr(at as *const ibv_cq) }.ok().map(|cq| device_of(cq.hca))
 }
 
 /// The device of an SRQ.
@@ -110,7 +110,7 @@ pub fn made_by(call: &Call) -> Option<Arg> {
     }
 }
 
-/// What a call destroys: its first argument, and the key that ends with it.
+/// The object that a call destroys: its first argument, and the key that ends with it.
 pub fn ended_by(call: &Call, at: usize) -> Option<(Ends, Option<Rkey>)> {
     let of = |what| Some((what, None));
     match call.name {
@@ -147,23 +147,24 @@ pub fn words(kind: Arg, at: usize) -> String {
     }
 }
 
-/// The events of an object that a call is about to end which were taken and are not acknowledged.
+/// The number of events of an object, which a call is about to end, that were taken and not
+/// acknowledged.
 pub fn missing_acks(call: &Call, at: usize) -> Option<(&'static str, u32)> {
     // SAFETY: null, or the program's objects, which live until the call.
     let (what, n) = unsafe {
         match call.name {
             "ibv_destroy_cq" => {
-                let cq = Cq::of(at as *const ibv_cq).ok()?;
+                let cq = Cq::from_ptr(at as *const ibv_cq).ok()?;
                 // One in use is not destroyed.
                 let is_free = cq.users.load(Ordering::Relaxed) == 0;
                 ("CQ", if is_free { cq.unacknowledged() } else { 0 })
             }
             "ibv_destroy_qp" => {
-                let q = Qp::of(at as *const ibv_qp).ok()?;
+                let q = Qp::from_ptr(at as *const ibv_qp).ok()?;
                 ("QP", q.acks().missing(0, q.async_taken().load(Ordering::Relaxed)))
             }
             "ibv_destroy_srq" => {
-                let srq = Srq::of(at as *const ibv_srq).ok()?;
+                let srq = Srq::from_ptr(at as *const ibv_srq).ok()?;
                 ("SRQ", srq.acks().missing(0, srq.async_taken().load(Ordering::Relaxed)))
             }
             _ => return None,

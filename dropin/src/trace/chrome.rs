@@ -4,8 +4,8 @@
 //!
 //! The file ends with the array's bracket after each event, which the next event replaces: whatever
 //! ends the process leaves valid JSON. Both ends of an arrow are written when the second is known,
-//! so none is without its other end. The requests that are remembered for it are limited: what is
-//! posted beyond has no arrow.
+//! so none is without its other end. Only a limited number of requests is remembered; a request
+//! beyond that has no arrow.
 
 use super::sink::Sink;
 use core::fmt::Write;
@@ -228,7 +228,7 @@ impl Chrome {
                 None => state.arrows.post(qp, Side::Recv, r.wr_id, at),
                 Some(opcode) => {
                     state.arrows.post(qp, Side::Send, r.wr_id, at);
-                    // No other's receive is seen, so the request would stay for ever.
+                    // Receives of other processes are not seen, so the request would stay for ever.
                     if uses_a_receive(opcode) && state.arrows.peer(qp).is_some() {
                         state.arrows.post(qp, Side::Message, r.wr_id, at);
                     }

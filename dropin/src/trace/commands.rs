@@ -20,7 +20,7 @@ pub fn row(at: usize) -> usize {
         Some(number) => number::call(number),
         None => "",
     };
-    Row::of(name).unwrap_or(Row::rdma_command as usize)
+    Row::number_of(name).unwrap_or(Row::rdma_command as usize)
 }
 
 /// `rdma_cm_event_type` without its prefix.

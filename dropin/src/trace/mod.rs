@@ -62,7 +62,8 @@ pub struct Trace {
 
 static TRACE: OnceLock<Trace> = OnceLock::new();
 
-/// Forks of this process and its parents, by which a thread knows that its number is another.
+/// The number of forks of this process and its parents. A thread that finds another number here
+/// asks for its own id again.
 static FORKS: AtomicU32 = AtomicU32::new(1);
 
 /// Empty polls that were not printed.
@@ -116,7 +117,7 @@ pub fn install() -> bool {
     let filter = filter.unwrap_or_default();
     reason::install();
     if let Err(e) = fault::install() {
-        // Without it a bad pointer of the program would end it here instead of in the call.
+        // Otherwise a bad pointer of the program would end the program here instead of in the call.
         env::say(&format!("GDRC_TRACE: {e}; nothing is traced"));
         return false;
     }

@@ -1,4 +1,4 @@
-//! Prints what other values are made of: flags, names of enumerations, numbers of objects.
+//! Prints the parts of other values: flags, names of enumerations, numbers of objects.
 
 use super::words::{put, Hex, Line, Put, Words};
 use crate::abi::*;

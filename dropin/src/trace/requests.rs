@@ -166,7 +166,7 @@ pub fn completion(w: &mut Words<'_>, cq: usize, wc: &ibv_wc) {
     if wc.status != wc_status::SUCCESS {
         put!(w, "qp_num=", Hex(wc.qp_num), ", cause=\"");
         // SAFETY: the program's CQ, which it has just polled.
-        let hca = unsafe { Cq::of(cq as *const ibv_cq) }.ok().map(|cq| cq.hca);
+        let hca = unsafe { Cq::from_ptr(cq as *const ibv_cq) }.ok().map(|cq| cq.hca);
         failed_requests::with_cause(hca, wc, |words| put!(w, words));
         return put!(w, "\"}");
     }

@@ -80,9 +80,9 @@ impl Sink {
         self.opening.release();
     }
 
-    /// In a child that a signal handler has forked while its thread was in the trace, perhaps with
-    /// locks: the descriptor, which the thread may be about to write, leads nowhere. `descriptor`
-    /// opens the child's own file.
+    /// For a child that a signal handler has forked while its thread was in the trace, perhaps with
+    /// locks held: makes the descriptor lead nowhere, because the thread may be about to write to
+    /// it. `descriptor` opens the child's own file.
     pub fn leave(&self) {
         let fd = self.fd.load(Ordering::Relaxed);
         if !self.is_file(fd) {

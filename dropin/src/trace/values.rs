@@ -53,8 +53,8 @@ fn device(w: &mut Words<'_>, kind: Arg, at: usize) {
     }
 }
 
-/// The struct at an address by `print`, or the address if it cannot be read.
-fn of<T: crate::peek::Bits>(w: &mut Words<'_>, at: usize, print: impl FnOnce(&mut Words<'_>, T)) {
+/// Prints the struct at an address with `print`, or the address itself if it cannot be read.
+fn show<T: crate::peek::Bits>(w: &mut Words<'_>, at: usize, print: impl FnOnce(&mut Words<'_>, T)) {
     match peek::<T>(at) {
         Some(value) => print(w, value),
         None if at == 0 => put!(w, "NULL"),
@@ -125,30 +125,30 @@ pub fn argument(w: &mut Words<'_>, kind: Arg, (args, i): (&Args, usize), result:
 /// What a successful call has written.
 fn written(w: &mut Words<'_>, kind: Arg, at: usize) {
     match kind {
-        Arg::OutInt => of(w, at, |w, n: i32| put!(w, n)),
-        Arg::OutU16 => of(w, at, |w, n: u16| put!(w, Hex(n))),
-        Arg::OutU32 => of(w, at, |w, n: u32| put!(w, n)),
-        Arg::OutU64 => of(w, at, |w, n: u64| put!(w, n)),
-        Arg::OutCq => of(w, at, |w, cq: usize| object(w, Arg::Cq, cq)),
-        Arg::OutGid => of(w, at, |w, gid: [u8; 16]| put!(w, gid)),
-        Arg::OutEvent => of(w, at, event),
-        Arg::OutPort => of(w, at, |w, p: ibv_port_attr| {
+        Arg::OutInt => show(w, at, |w, n: i32| put!(w, n)),
+        Arg::OutU16 => show(w, at, |w, n: u16| put!(w, Hex(n))),
+        Arg::OutU32 => show(w, at, |w, n: u32| put!(w, n)),
+        Arg::OutU64 => show(w, at, |w, n: u64| put!(w, n)),
+        Arg::OutCq => show(w, at, |w, cq: usize| object(w, Arg::Cq, cq)),
+        Arg::OutGid => show(w, at, |w, gid: [u8; 16]| put!(w, gid)),
+        Arg::OutEvent => show(w, at, event),
+        Arg::OutPort => show(w, at, |w, p: ibv_port_attr| {
             let (state, lid) = (p.state, p.lid);
             let mtu = Named(p.active_mtu, "IBV_", mtu::name);
             put!(w, "{state=", state, ", active_mtu=", mtu, ", lid=", lid, "}")
         }),
         Arg::OutDeviceAttr => {
-            of(w, at.wrapping_add(offset_of!(ibv_device_attr, limits)), |w, d: DeviceLimits| {
+            show(w, at.wrapping_add(offset_of!(ibv_device_attr, limits)), |w, d: DeviceLimits| {
                 let (qp, wr, cq, cqe) = (d.max_qp, d.max_qp_wr, d.max_cq, d.max_cqe);
                 put!(w, "{max_qp=", qp, ", max_qp_wr=", wr, ", max_cq=", cq, ", max_cqe=", cqe, "}")
             })
         }
-        Arg::OutQpAttr => of(w, at, |w, a: ibv_qp_attr| {
+        Arg::OutQpAttr => show(w, at, |w, a: ibv_qp_attr| {
             let (state, qpn) = (Named(a.qp_state, "IBV_QPS_", qp_state::name), a.dest_qp_num);
             put!(w, "{qp_state=", state, ", dest_qp_num=", Hex(qpn), "}")
         }),
-        Arg::OutSrqAttr => of(w, at, srq_attr),
-        _ => of(w, at, ah_attr),
+        Arg::OutSrqAttr => show(w, at, srq_attr),
+        _ => show(w, at, ah_attr),
     }
 }
 
@@ -190,21 +190,21 @@ fn cap(w: &mut Words<'_>, c: ibv_qp_cap) {
 /// Structs that the call reads.
 fn attributes(w: &mut Words<'_>, kind: Arg, at: usize, args: &Args) {
     match kind {
-        Arg::Gid => of(w, at, |w, gid: [u8; 16]| put!(w, gid)),
-        Arg::AhAttr => of(w, at, ah_attr),
-        Arg::SrqAttr => of(w, at, srq_attr),
-        Arg::SrqInit => of(w, at, |w, i: ibv_srq_init_attr| srq_attr(w, i.attr)),
-        Arg::SrqInitEx => of(w, at, |w, i: ibv_srq_init_attr_ex| {
+        Arg::Gid => show(w, at, |w, gid: [u8; 16]| put!(w, gid)),
+        Arg::AhAttr => show(w, at, ah_attr),
+        Arg::SrqAttr => show(w, at, srq_attr),
+        Arg::SrqInit => show(w, at, |w, i: ibv_srq_init_attr| srq_attr(w, i.attr)),
+        Arg::SrqInitEx => show(w, at, |w, i: ibv_srq_init_attr_ex| {
             put!(w, "{comp_mask=", Hex(i.comp_mask), ", srq_type=", i.srq_type, ", attr=");
             srq_attr(w, i.attr);
             put!(w, "}")
         }),
-        Arg::CqInitEx => of(w, at, |w, i: ibv_cq_init_attr_ex| {
+        Arg::CqInitEx => show(w, at, |w, i: ibv_cq_init_attr_ex| {
             put!(w, "{cqe=", i.cqe, ", comp_vector=", i.comp_vector, ", ");
             put!(w, "wc_flags=", Hex(i.wc_flags), ", comp_mask=", Hex(i.comp_mask), "}")
         }),
-        Arg::QpInit => of(w, at, qp_init),
-        Arg::QpInitEx => of(w, at, |w, i: ibv_qp_init_attr_ex| {
+        Arg::QpInit => show(w, at, qp_init),
+        Arg::QpInitEx => show(w, at, |w, i: ibv_qp_init_attr_ex| {
             put!(
                 w,
                 "{comp_mask=",
@@ -216,13 +216,13 @@ fn attributes(w: &mut Words<'_>, kind: Arg, at: usize, args: &Args) {
             qp_init(w, i.plain());
             put!(w, "}")
         }),
-        Arg::QpAttr => of(w, at, |w, a: ibv_qp_attr| qp_attr(w, &a, args[2] as u32)),
-        Arg::Bind => of(w, at, |w, b: ibv_mw_bind| {
+        Arg::QpAttr => show(w, at, |w, a: ibv_qp_attr| qp_attr(w, &a, args[2] as u32)),
+        Arg::Bind => show(w, at, |w, b: ibv_mw_bind| {
             put!(w, "{wr_id=", b.wr_id, ", bind_info=");
             requests::bind_info(w, &b.bind_info);
             put!(w, "}")
         }),
-        Arg::BindInfo => of(w, at, |w, b: ibv_mw_bind_info| requests::bind_info(w, &b)),
+        Arg::BindInfo => show(w, at, |w, b: ibv_mw_bind_info| requests::bind_info(w, &b)),
         _ => put!(w, Hex(at)),
     }
 }
@@ -321,8 +321,8 @@ fn new(w: &mut Words<'_>, kind: Arg, at: usize) {
             let (lkey, rkey) = (key(offset_of!(ibv_mr, lkey)), key(offset_of!(ibv_mr, rkey)));
             put!(w, " lkey=", Hex(lkey), " rkey=", Hex(rkey))
         }
-        Arg::Mw => of(w, at + offset_of!(ibv_mw, rkey), |w, k: u32| put!(w, " rkey=", Hex(k))),
-        Arg::Cq => of(w, at + offset_of!(ibv_cq, cqe), |w, n: i32| put!(w, " cqe=", n)),
+        Arg::Mw => show(w, at + offset_of!(ibv_mw, rkey), |w, k: u32| put!(w, " rkey=", Hex(k))),
+        Arg::Cq => show(w, at + offset_of!(ibv_cq, cqe), |w, n: i32| put!(w, " cqe=", n)),
         _ => {}
     }
 }

@@ -262,7 +262,7 @@ impl File {
         let Some(agent) = taker else { return false };
         let lid = u16::from_be_bytes([from[14], from[15]]);
         let lid = if self.adapter.gid_of_lid(lid).as_ref() == Some(from) { lid } else { 0 };
-        self.deliver(&Head::from(from, lid), agent as u32, 0, mad.bytes());
+        self.deliver(&Head::from_sender(from, lid), agent as u32, 0, mad.bytes());
         true
     }
 
@@ -307,7 +307,7 @@ impl File {
             proto::REGISTER => {
                 let mut bytes = [0; proto::REGISTER_LEN];
                 fetch(&mut bytes)?;
-                return self.registered(Agent::of(&bytes), at);
+                return self.registered(Agent::parse(&bytes), at);
             }
             proto::REGISTER_2 => {
                 let mut bytes = [0; proto::REGISTER_2_LEN];
@@ -363,7 +363,7 @@ mod tests {
     fn waiting(mad: &Mad, dgid: [u8; 16], retries: u32) -> Waiting {
         let timeout = Duration::from_secs(1);
         Waiting {
-            head: Head::from(&dgid, 0),
+            head: Head::from_sender(&dgid, 0),
             mad: mad.clone(),
             to: AhAttr { dgid, ..AhAttr::default() },
             timeout,

@@ -55,7 +55,7 @@ pub struct Mad([u8; MAD]);
 impl Mad {
     /// Reads the datagram that a program has written; short ones are padded with zeroes. `None`: no
     /// head, or longer than a datagram.
-    pub fn of(bytes: &[u8]) -> Option<Mad> {
+    pub fn parse(bytes: &[u8]) -> Option<Mad> {
         let mut mad = Mad([0; MAD]);
         if bytes.len() < HEAD {
             return None;

@@ -22,7 +22,7 @@ use crate::adapter::Adapter;
 use crate::hca::ON_GENERAL;
 use crate::open_devices::{self, present, STATE};
 use crate::verb_result::{last_error, stat, Verb};
-use crate::worker::{Sleep, Wakeup, Worker};
+use crate::worker::{HelperThread, Sleep, Wakeup};
 use core::ffi::{c_int, c_ulong};
 use file::File;
 use gdrcore_calls::preload::Umad;
@@ -49,7 +49,7 @@ struct Files {
 
 static FILES: ForkLock<Files> = ForkLock::new(Files { pid: 0, open: Vec::new() });
 
-static THREAD: Worker = Worker::new();
+static THREAD: HelperThread = HelperThread::new();
 
 extern "C" fn hold() {
     FILES.hold();
@@ -192,7 +192,7 @@ fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
 
 /// Handles a datagram that has arrived at a device.
 fn take(adapter: &'static Adapter, d: &Datagram) {
-    let Some(mut mad) = Mad::of(&d.mad) else { return };
+    let Some(mut mad) = Mad::parse(&d.mad) else { return };
     match mad.class() {
         // These travel only between QP0 and QP0.
         class::SMP | class::DIRECTED => {}

@@ -25,11 +25,11 @@ impl Head {
     pub fn split(bytes: &[u8], len: usize) -> Option<(Head, Mad)> {
         let mut head = [0; HEAD];
         head[..len].copy_from_slice(bytes.get(..len)?);
-        Some((Head(head), Mad::of(&bytes[len..])?))
+        Some((Head(head), Mad::parse(&bytes[len..])?))
     }
 
     /// The head of an unsolicited datagram: the sender's GID, and its LID if it has one.
-    pub fn from(gid: &[u8; 16], lid: u16) -> Head {
+    pub fn from_sender(gid: &[u8; 16], lid: u16) -> Head {
         let mut head = Head([0; HEAD]);
         head.0[20..24].copy_from_slice(&1u32.to_be_bytes());
         head.0[28..30].copy_from_slice(&lid.to_be_bytes());
@@ -98,7 +98,7 @@ pub struct Agent {
 
 impl Agent {
     /// The argument of [`REGISTER`], of 28 bytes.
-    pub fn of(b: &[u8; REGISTER_LEN]) -> Agent {
+    pub fn parse(b: &[u8; REGISTER_LEN]) -> Agent {
         let mut methods = [0; 16];
         methods.copy_from_slice(&b[4..20]);
         let (qpn, class) = (b[20].into(), b[21]);
@@ -142,16 +142,16 @@ mod tests {
         second[8..10].copy_from_slice(&[0x32, 1]);
         second[16] = 2;
         second[32..36].copy_from_slice(&0x1405u32.to_ne_bytes());
-        let agent = Agent::of(&first);
+        let agent = Agent::parse(&first);
         assert_eq!(agent, Agent::of_second(&second));
         let mut request = Mad::request(0x32, 1, 0, 0);
         assert!(!agent.takes(&request), "of another vendor");
         let mut bytes = *request.bytes();
         bytes[37..40].copy_from_slice(&[0, 0x14, 5]);
-        request = Mad::of(&bytes).unwrap();
+        request = Mad::parse(&bytes).unwrap();
         assert!(agent.takes(&request));
         bytes[3] = 2;
-        assert!(!agent.takes(&Mad::of(&bytes).unwrap()), "of another method");
+        assert!(!agent.takes(&Mad::parse(&bytes).unwrap()), "of another method");
         assert!(agent.overlaps(&agent) && !agent.overlaps(&Agent { methods: 4, ..agent.clone() }));
     }
 
@@ -159,7 +159,7 @@ mod tests {
     fn heads_have_two_lengths() {
         let mad = Mad::request(4, 1, 0x12, 0);
         for len in [HEAD, OLD_HEAD] {
-            let bytes = Head::from(&[7; 16], 5).message(3, 0, mad.bytes(), len);
+            let bytes = Head::from_sender(&[7; 16], 5).message(3, 0, mad.bytes(), len);
             assert_eq!(bytes.len(), len + MAD);
             let (head, back) = Head::split(&bytes, len).unwrap();
             assert_eq!((head.agent(), head.lid(), head.gid()), (3, 5, Some([7; 16])));

@@ -13,7 +13,7 @@ use gdrcore_core::{Error, Result};
 
 use crate::memory::{place, read};
 use crate::proto::Command;
-use crate::session::{Answer, Devices, Session};
+use crate::session::{Answer, CmSession, Devices};
 
 /// Longest command that is read; all commands are shorter.
 const COMMAND_MAX: usize = 512;
@@ -32,7 +32,7 @@ pub struct Files<D> {
 }
 
 struct State<D> {
-    session: Session<D>,
+    session: CmSession<D>,
     open: BTreeMap<RawFd, File>,
 }
 
@@ -47,7 +47,9 @@ struct File {
 impl<D: Devices> Files<D> {
     /// No file is open yet.
     pub fn new(devices: D) -> Self {
-        Files { state: Mutex::new(State { session: Session::new(devices), open: BTreeMap::new() }) }
+        Files {
+            state: Mutex::new(State { session: CmSession::new(devices), open: BTreeMap::new() }),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State<D>> {
@@ -91,7 +93,7 @@ impl<D: Devices> Files<D> {
     /// Executes the command of `len` bytes at `buf`, an address in this process.
     ///
     /// # Errors
-    /// Those of [`Session::execute`]; `EBADF`: not a file of ours; [`Error::Fault`]: an address
+    /// Those of [`CmSession::execute`]; `EBADF`: not a file of ours; [`Error::Fault`]: an address
     /// that cannot be read or written; for GET_EVENT [`Error::Again`] if the descriptor is
     /// non-blocking, `EINTR` if a signal came.
     pub fn write(&self, fd: RawFd, buf: u64, len: usize) -> Result<usize> {

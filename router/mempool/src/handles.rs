@@ -48,7 +48,7 @@ impl<T> Handles<T> {
     }
 
     /// The result of `f` for an object; NULL: the handle names none.
-    pub(crate) fn with(
+    pub(crate) fn with_object(
         &self,
         handle: *mut c_void,
         f: impl FnOnce(&mut T) -> *mut c_void,

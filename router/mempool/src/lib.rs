@@ -48,19 +48,19 @@ pub extern "C" fn mempool_create() -> *mut c_void {
 /// key.
 #[no_mangle]
 pub extern "C" fn mempool_insert(pool: *mut c_void, key: u32) -> *mut c_void {
-    POOLS.with(pool, |p| p.insert(key))
+    POOLS.with_object(pool, |p| p.insert(key))
 }
 
 /// The block of a key. NULL: it has none, or there is no such pool. Costs as [`mempool_insert`].
 #[no_mangle]
 pub extern "C" fn mempool_get(pool: *mut c_void, key: u32) -> *mut c_void {
-    POOLS.with(pool, |p| p.get(key))
+    POOLS.with_object(pool, |p| p.get(key))
 }
 
 /// Takes the block of a key away. Without such a key or pool it does nothing.
 #[no_mangle]
 pub extern "C" fn mempool_del(pool: *mut c_void, key: u32) {
-    POOLS.with(pool, |p| {
+    POOLS.with_object(pool, |p| {
         p.delete(key);
         core::ptr::null_mut()
     });
@@ -82,19 +82,19 @@ pub extern "C" fn memqueue_create() -> *mut c_void {
 /// Constant time, as all calls on queues.
 #[no_mangle]
 pub extern "C" fn memqueue_get_new_head(queue: *mut c_void) -> *mut c_void {
-    QUEUES.with(queue, Queue::push)
+    QUEUES.with_object(queue, Queue::push)
 }
 
 /// The oldest block. NULL: the queue is empty, or there is no such queue.
 #[no_mangle]
 pub extern "C" fn memqueue_get_tail(queue: *mut c_void) -> *mut c_void {
-    QUEUES.with(queue, |q| q.first())
+    QUEUES.with_object(queue, |q| q.first())
 }
 
 /// Takes the oldest block away. Where there is none it does nothing.
 #[no_mangle]
 pub extern "C" fn memqueue_del_tail(queue: *mut c_void) {
-    QUEUES.with(queue, |q| {
+    QUEUES.with_object(queue, |q| {
         q.pop();
         core::ptr::null_mut()
     });

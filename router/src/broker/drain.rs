@@ -20,7 +20,7 @@ impl Broker {
                 out.push(Action::Send(id, e));
             }
         }
-        let waits = |(_, s): &(_, &super::Session)| matches!(s.state, State::Waits(_));
+        let waits = |(_, s): &(_, &super::BrokerSession)| matches!(s.state, State::Waits(_));
         for id in self.sessions().filter(waits).map(|(id, _)| id).collect::<Vec<_>>() {
             self.end(now, id, draining(), out);
         }

@@ -20,7 +20,7 @@ mod welcome;
 
 pub use hosts::MapEvent;
 pub use resume::{Keys, LEARN_NS};
-pub use session::{Session, SessionId, State, To, Up};
+pub use session::{BrokerSession, SessionId, State, To, Up};
 pub use token::KEY;
 
 use crate::identity::{PeerFacts, World};
@@ -73,7 +73,7 @@ pub struct Broker {
     keys: Option<Keys>,
     /// When the router ends; `None`: it does not drain.
     drains_until: Option<u64>,
-    sessions: BTreeMap<SessionId, Session>,
+    sessions: BTreeMap<SessionId, BrokerSession>,
     last: SessionId,
     blocks: Blocks,
     vips: Vips,
@@ -182,7 +182,7 @@ impl Broker {
     }
 
     /// The sessions, those without a HELLO included.
-    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &BrokerSession)> {
         self.sessions.iter().map(|(&id, s)| (id, s))
     }
 
@@ -202,8 +202,10 @@ impl Broker {
                 break;
             }
         }
-        self.sessions
-            .insert(self.last, Session { seen, tenant: String::new(), state: State::New(now) });
+        self.sessions.insert(
+            self.last,
+            BrokerSession { seen, tenant: String::new(), state: State::New(now) },
+        );
         self.last
     }
 
@@ -233,7 +235,7 @@ impl Broker {
                 out,
             );
         }
-        if self.up(id).is_some_and(|up| up.tenant.device.is_some())
+        if self.find_up(id).is_some_and(|up| up.tenant.device.is_some())
             && !matches!(e.message, Message::Ping(()) | Message::Bye(_))
         {
             let why = "which a session on the router's device does not send";
@@ -260,14 +262,14 @@ impl Broker {
                 let status = self.listen(id, &service).map_or_else(|n| -n, |()| 0);
                 // Before the answer: the program announces the port only after the answer, so peers
                 // find the listener.
-                if status == 0 && self.up(id).is_some_and(|up| up.relays) {
+                if status == 0 && self.find_up(id).is_some_and(|up| up.relays) {
                     out.push(Action::Listen(id, service, true));
                 }
                 out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
             }
             (true, false, Message::Unlisten(s)) => {
                 let known = self.up_mut(id).is_some_and(|up| up.listens.remove(&(s.space, s.port)));
-                if known && self.up(id).is_some_and(|up| up.relays) {
+                if known && self.find_up(id).is_some_and(|up| up.relays) {
                     out.push(Action::Listen(id, s, false));
                 }
                 let status = if known { 0 } else { -errno::INVALID };
@@ -295,7 +297,7 @@ impl Broker {
     }
 
     /// A session's process has ended, or its connection.
-    pub fn gone(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
+    pub fn end_session(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
         if self.sessions.contains_key(&id) {
             self.leave(now, id, out);
         }
@@ -317,7 +319,7 @@ impl Broker {
     /// Ends connections whose HELLO is late, forgets stale tenants of other hosts, and refuses late
     /// routes.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
-        let late = |s: &Session| match s.state {
+        let late = |s: &BrokerSession| match s.state {
             State::New(since) => now.saturating_sub(since) >= HELLO_NS,
             _ => false,
         };
@@ -331,7 +333,7 @@ impl Broker {
 
     /// The time of the next [`Broker::tick`].
     pub fn deadline(&self) -> Option<u64> {
-        let of = |s: &Session| match s.state {
+        let of = |s: &BrokerSession| match s.state {
             State::New(since) => Some(since + HELLO_NS),
             State::Waits(_) | State::Up(_) => None,
         };
@@ -343,7 +345,7 @@ impl Broker {
     /// A session that is up, and the sessions with rings that it may reach: those of its network
     /// that both policies allow, itself included.
     pub fn peers(&self, id: SessionId) -> Option<(&Up, Vec<SessionId>)> {
-        let up = self.up(id)?;
+        let up = self.find_up(id)?;
         let may = |other: &Up| {
             other.relays
                 && other.tenant.network == up.tenant.network
@@ -354,7 +356,7 @@ impl Broker {
     }
 
     /// A session that is up.
-    pub fn up(&self, id: SessionId) -> Option<&Up> {
+    pub fn find_up(&self, id: SessionId) -> Option<&Up> {
         match &self.sessions.get(&id)?.state {
             State::Up(up) => Some(up),
             State::New(_) | State::Waits(_) => None,
@@ -368,12 +370,12 @@ impl Broker {
         }
     }
 
-    /// As [`Broker::up`], for a request.
+    /// As [`Broker::find_up`], for a request.
     ///
     /// # Errors
     /// The session is not up.
     fn asking(&self, id: SessionId) -> Result<&Up, Refusal> {
-        self.up(id).ok_or_else(no_session)
+        self.find_up(id).ok_or_else(no_session)
     }
 
     fn asking_mut(&mut self, id: SessionId) -> Result<&mut Up, Refusal> {
@@ -389,7 +391,7 @@ impl Broker {
 
     /// Checks that a port has one listener among all sessions of an address.
     fn listen(&mut self, id: SessionId, s: &Service) -> Result<(), i32> {
-        let up = self.up(id).ok_or(errno::INVALID)?;
+        let up = self.find_up(id).ok_or(errno::INVALID)?;
         let same = |other: &Up| other.gid == up.gid && other.tenant.network == up.tenant.network;
         if self.all_up().any(|(_, other)| same(other) && other.listens_at(s)) {
             return Err(errno::IN_USE);
@@ -445,7 +447,7 @@ impl Broker {
         let to: Vec<SessionId> =
             self.all_up().filter(|(p, o)| linked(*p, o)).map(|(p, _)| p).collect();
         for peer in to {
-            self.tell(peer, (id, up.number), event, cause, out);
+            self.notify_link_end(peer, (id, up.number), event, cause, out);
         }
         for session in self.sessions.values_mut() {
             if let State::Up(other) = &mut session.state {
@@ -455,7 +457,7 @@ impl Broker {
     }
 
     /// Notifies a session that its links with another have ended, and forgets its route to that.
-    fn tell(
+    fn notify_link_end(
         &mut self,
         id: SessionId,
         (peer, number): (SessionId, u32),

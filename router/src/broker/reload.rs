@@ -67,8 +67,8 @@ impl Broker {
     fn end_links(&mut self, out: &mut Vec<Action>) {
         for (a, b, cause) in self.forbidden() {
             for (one, other) in [(a, b), (b, a)] {
-                let Some(number) = self.up(other).map(|up| up.number) else { continue };
-                self.tell(one, (other, number), route_event::REVOKED, cause, out);
+                let Some(number) = self.find_up(other).map(|up| up.number) else { continue };
+                self.notify_link_end(one, (other, number), route_event::REVOKED, cause, out);
             }
         }
     }
@@ -89,7 +89,7 @@ impl Broker {
             return (before.0 == tenant.name).then_some(tenant);
         }
         let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
-        let vip = self.vips.of(&self.policy, &tenant, far, |_| true)?;
+        let vip = self.vips.assign(&self.policy, &tenant, far, |_| true)?;
         let same = before == (tenant.name.clone(), tenant.network.clone()) && vip == gid;
         (same && self.may_have(&tenant, &blocks)).then_some(tenant)
     }

@@ -78,7 +78,7 @@ impl Broker {
 
     /// Answers the HELLOs that have waited for new numbers.
     pub fn serve_waiting(&mut self, now: u64, world: &dyn World, out: &mut Vec<Action>) {
-        let waits = |s: &super::Session| matches!(s.state, State::Waits(_));
+        let waits = |s: &super::BrokerSession| matches!(s.state, State::Waits(_));
         let all: Vec<SessionId> =
             self.sessions.iter().filter(|(_, s)| waits(s)).map(|(&id, _)| id).collect();
         for id in all {
@@ -115,7 +115,7 @@ impl Broker {
             return Ok(false);
         }
         session.tenant.clone_from(&tenant.name);
-        let same = |s: &super::Session| match &s.state {
+        let same = |s: &super::BrokerSession| match &s.state {
             State::Waits(w) => w.tenant == tenant.name,
             _ => false,
         };

@@ -156,7 +156,8 @@ impl Broker {
     fn owner_of(&self, id: SessionId, route: &Route) -> Result<SessionId, Refusal> {
         let up = self.asking(id)?;
         let here = |other: &Up| other.tenant.network == up.tenant.network && other.gid == route.gid;
-        let owner = self.blocks.owner(route.qpn).filter(|&owner| self.up(owner).is_some_and(here));
+        let owner =
+            self.blocks.owner(route.qpn).filter(|&owner| self.find_up(owner).is_some_and(here));
         let (gid, network) = (show(&route.gid), &up.tenant.network);
         match owner {
             Some(owner) if owner == id => Err(because!(

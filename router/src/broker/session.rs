@@ -90,7 +90,7 @@ pub struct Up {
 
 /// A session.
 #[derive(Debug)]
-pub struct Session {
+pub struct BrokerSession {
     /// The kernel's facts about its process.
     pub seen: PeerFacts,
     /// The tenant that it is, once its HELLO has come; empty: none.

@@ -64,7 +64,11 @@ fn frames_have_ip_headers_where_both_ends_know_of_them() {
             },
             _ => None,
         });
-        assert_eq!((said, b.broker.up(id).unwrap().headers), (Some(has), has), "{features:#x}");
+        assert_eq!(
+            (said, b.broker.find_up(id).unwrap().headers),
+            (Some(has), has),
+            "{features:#x}"
+        );
     }
 }
 
@@ -90,7 +94,7 @@ fn a_tenant_with_a_device_has_remote_sessions_and_no_others() {
     let actions = b.hello(id, remote);
     assert!(matches!(actions[..], [Action::Join(..)]), "{actions:?}");
     assert_eq!(said(&actions), Some((0, mode::REMOTE, feature::REMOTE)));
-    let up = b.broker.up(id).unwrap();
+    let up = b.broker.find_up(id).unwrap();
     assert_eq!((&up.gid[12..], up.blocks.len()), (&[192, 0, 2, 4][..], 0));
     let id = b.connect(4);
     let refused = said(&b.hello(id, hello())).map(|s| s.0);
@@ -381,13 +385,13 @@ fn the_end_of_a_session_is_told_to_those_with_links() {
         assert!(matches!(&said[..], [Action::Send(_, e)] if e.status == status), "{said:?}");
     }
     let mut out = Vec::new();
-    b.broker.gone(b.now, red, &mut out);
+    b.broker.end_session(b.now, red, &mut out);
     let [Action::Send(to, event), Action::End(end, why)] = &out[..] else { panic!("{out:?}") };
     let Message::RouteEvent(e) = event.message else { panic!("{event:?}") };
     assert_eq!((*to, *end, e.peer, e.event, why.as_str()), (blue, red, red, route_event::DOWN, ""));
     assert_eq!(b.refused(blue, wr.gids[0], wr.qpns.0).0, libc::EHOSTUNREACH);
     assert_eq!(b.broker.blocks_given(), 2);
-    b.broker.gone(b.now, red, &mut out);
+    b.broker.end_session(b.now, red, &mut out);
     // An expelled process may live on, so its peers are told that its links no longer count.
     let (red, wr) = b.up(2);
     b.linked(blue, &wr);
@@ -395,7 +399,7 @@ fn the_end_of_a_session_is_told_to_those_with_links() {
     assert!(matches!(&out[0], Action::Send(to, Envelope { message: Message::RouteEvent(e), .. })
         if *to == blue && e.event == route_event::REVOKED && e.peer == red));
     assert_eq!(end_of(&out, red).0, libc::EINVAL);
-    assert!(b.broker.up(other).is_some());
+    assert!(b.broker.find_up(other).is_some());
 }
 
 #[test]
@@ -529,8 +533,8 @@ fn sessions_come_and_go_without_a_trace() {
         let ((blue, _), (red, w)) = (b.up(1), b.up(2));
         b.linked(blue, &w);
         let mut out = Vec::new();
-        b.broker.gone(b.now, blue, &mut out);
-        b.broker.gone(b.now, red, &mut out);
+        b.broker.end_session(b.now, blue, &mut out);
+        b.broker.end_session(b.now, red, &mut out);
         b.now += SECOND;
     }
     assert_eq!((b.broker.sessions().count(), b.broker.blocks_given()), (0, 0));
@@ -555,7 +559,7 @@ fn rings_grow_where_both_ends_can_and_the_rate_is_not_low() {
             [Action::Join(_, Envelope { message: Message::Welcome(w), .. })] => {
                 assert_eq!(w.features & !feature::GROW, feature::DIRECT | feature::RELAY);
                 let grows = w.features & feature::GROW != 0;
-                assert_eq!(b.broker.up(id).unwrap().grows, grows);
+                assert_eq!(b.broker.find_up(id).unwrap().grows, grows);
                 grows
             }
             other => panic!("{other:?}"),
@@ -673,7 +677,7 @@ fn numbers_have_a_quota_over_all_sessions_of_a_tenant() {
         }
         other => panic!("{other:?}"),
     }
-    b.broker.gone(b.now, first, &mut b.out);
+    b.broker.end_session(b.now, first, &mut b.out);
     b.out.clear();
     b.up(1);
 }

@@ -17,7 +17,7 @@ impl Vips {
     /// whether a tenant of another host has an address of the network. `lives`: whether a tenant of
     /// the network has a session. If all addresses are taken, one of a tenant without a session is
     /// reused. `None`: none is left.
-    pub fn of(
+    pub fn assign(
         &mut self,
         policy: &Policy,
         tenant: &Tenant,
@@ -121,7 +121,7 @@ mod tests {
     fn the_lowest_that_nobody_has_is_given_and_kept() {
         let p = policy("10.0.0.0/29", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.2\"\n");
         let mut v = Vips::default();
-        let mut of = |uid| v.of(&p, &tenant_of_uid(uid), none, |_| true).map(|g| show(&g));
+        let mut of = |uid| v.assign(&p, &tenant_of_uid(uid), none, |_| true).map(|g| show(&g));
         assert_eq!(of(7).as_deref(), Some("10.0.0.1"));
         assert_eq!(of(8).as_deref(), Some("10.0.0.3"), "the second is a's by name");
         assert_eq!(of(7).as_deref(), Some("10.0.0.1"));
@@ -129,9 +129,9 @@ mod tests {
         assert_eq!(rest, ["10.0.0.4", "10.0.0.5", "10.0.0.6"].map(|t| Some(t.to_string())));
         assert_eq!(of(12), None, "all live");
         let one_is_gone =
-            v.of(&p, &tenant_of_uid(12), none, |name| name != "uid-9").map(|g| show(&g));
+            v.assign(&p, &tenant_of_uid(12), none, |name| name != "uid-9").map(|g| show(&g));
         assert_eq!(one_is_gone.as_deref(), Some("10.0.0.4"));
-        assert_eq!(show(&v.of(&p, &p.tenants[0], none, |_| true).unwrap()), "10.0.0.2");
+        assert_eq!(show(&v.assign(&p, &p.tenants[0], none, |_| true).unwrap()), "10.0.0.2");
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
         assert!(!keep(8, "10.0.0.8", &[gid("10.0.0.8")]), "another host's");
         assert!(v.keep(&p, &p.tenants[0], gid("10.0.0.9"), none));
         assert!(!v.keep(&p, &p.tenants[0], gid("10.0.0.5"), none));
-        let next = v.of(&p, &tenant_of_uid(9), none, |_| true).map(|g| show(&g));
+        let next = v.assign(&p, &tenant_of_uid(9), none, |_| true).map(|g| show(&g));
         assert_eq!(next.as_deref(), Some("10.0.0.1"));
     }
 
@@ -159,17 +159,17 @@ mod tests {
         let mut v = Vips::default();
         let uid = tenant_of_uid(7);
         assert_eq!(
-            show(&v.of(&policy("10.0.0.0/24", ""), &uid, none, |_| true).unwrap()),
+            show(&v.assign(&policy("10.0.0.0/24", ""), &uid, none, |_| true).unwrap()),
             "10.0.0.1"
         );
         let named = policy("10.0.0.0/24", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.1\"\n");
-        assert_eq!(show(&v.of(&named, &uid, none, |_| true).unwrap()), "10.0.0.2");
+        assert_eq!(show(&v.assign(&named, &uid, none, |_| true).unwrap()), "10.0.0.2");
         assert_eq!(
-            show(&v.of(&policy("10.1.0.0/24", ""), &uid, none, |_| true).unwrap()),
+            show(&v.assign(&policy("10.1.0.0/24", ""), &uid, none, |_| true).unwrap()),
             "10.1.0.1"
         );
         let far = |vip: &[u8; 16]| show(vip) == "10.1.0.1";
-        let moved = v.of(&policy("10.1.0.0/24", ""), &uid, far, |_| true).unwrap();
+        let moved = v.assign(&policy("10.1.0.0/24", ""), &uid, far, |_| true).unwrap();
         assert_eq!(show(&moved), "10.1.0.2", "another host's tenant has the first");
     }
 }

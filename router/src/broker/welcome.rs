@@ -248,7 +248,7 @@ impl Broker {
             return Ok(Kept { number: id, gid, blocks: 0..0 });
         }
         let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
-        let Some(gid) = self.vips.of(&self.policy, tenant, far, lives) else {
+        let Some(gid) = self.vips.assign(&self.policy, tenant, far, lives) else {
             return Err(because!(
                 errno::NO_SPACE,
                 "no address is left for tenant {} in network {}",

@@ -52,7 +52,7 @@ impl Activation {
         Some(self.0.swap_remove(at).1)
     }
 
-    pub(super) fn listener(&mut self, path: &Path, kind: sys::Kind) -> Option<OwnedFd> {
+    pub(super) fn listener(&mut self, path: &Path, kind: sys::SocketKind) -> Option<OwnedFd> {
         self.take(|bound| matches!(bound, Bound::Path(p, k) if p == path && *k == kind))
     }
 

@@ -5,7 +5,7 @@
 mod lines;
 
 use super::listener::Listener;
-use super::sys::{self, Epoll, Kind, Ready};
+use super::sys::{self, Epoll, Ready, SocketKind};
 use super::{mention, Daemon, FEED, FEED_LISTENER};
 use crate::broker::MapEvent;
 use crate::policy::{show, Host, Policy};
@@ -62,7 +62,7 @@ impl Feed {
     /// In words.
     pub(super) fn open(policy: &Policy, epoll: &Epoll) -> Result<Option<Feed>, String> {
         let Some(path) = policy.host.as_ref().and_then(Host::feed) else { return Ok(None) };
-        let listener = Listener::open(path, Kind::Stream, 0o600, false)?;
+        let listener = Listener::open(path, SocketKind::Stream, 0o600, false)?;
         epoll.add(listener.fd(), FEED_LISTENER).map_err(|e| format!("epoll: {e}"))?;
         Ok(Some(Feed { listener, adapter: None, counted: Counted::default() }))
     }

@@ -4,7 +4,7 @@
 //! A process that can reach a tenant's own socket is that tenant. A container sees only the
 //! socket's folder. The folder above it keeps out other users of the host.
 
-use super::sys::{self, Kind};
+use super::sys::{self, SocketKind};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ impl Listener {
     /// In words: another socket listens there, or the system's reason.
     pub(super) fn open(
         path: &Path,
-        kind: Kind,
+        kind: SocketKind,
         mode: u32,
         identifies: bool,
     ) -> Result<Listener, String> {
@@ -118,7 +118,7 @@ mod tests {
     fn one_router_has_a_path_and_what_a_dead_one_left_is_replaced() {
         let folder = std::env::temp_dir().join(format!("gdrc-listener-{}", std::process::id()));
         let path = folder.join("t/blue/tenant.gdrc");
-        let first = Listener::open(&path, Kind::Packets, 0o666, true).unwrap();
+        let first = Listener::open(&path, SocketKind::Packets, 0o666, true).unwrap();
         assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o666);
         let modes =
             ["", "t", "t/blue"].map(|p| fs::metadata(folder.join(p)).unwrap().mode() & 0o777);
@@ -127,20 +127,20 @@ mod tests {
             [0o755, 0o700, 0o755],
             "a tenant's folder can be entered by who has it, and found by nobody else"
         );
-        assert!(sys::connect(&path, Kind::Packets).is_ok());
-        let second = Listener::open(&path, Kind::Packets, 0o666, true).err().unwrap();
+        assert!(sys::connect(&path, SocketKind::Packets).is_ok());
+        let second = Listener::open(&path, SocketKind::Packets, 0o666, true).err().unwrap();
         assert!(second.contains("another router"), "{second}");
         drop(first);
         assert!(!path.exists());
         // The socket of a dead process.
-        drop(sys::listen(&path, Kind::Packets, 0o600).unwrap());
-        let third = Listener::open(&path, Kind::Packets, 0o666, true).unwrap();
+        drop(sys::listen(&path, SocketKind::Packets, 0o600).unwrap());
+        let third = Listener::open(&path, SocketKind::Packets, 0o666, true).unwrap();
         // A file that is not its own is left alone.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "x").unwrap();
         drop(third);
         assert!(path.exists());
-        assert!(Listener::open(&path, Kind::Packets, 0o666, true)
+        assert!(Listener::open(&path, SocketKind::Packets, 0o666, true)
             .err()
             .unwrap()
             .contains("no socket"));

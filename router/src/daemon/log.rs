@@ -135,12 +135,12 @@ impl Log {
         who.has_joined = e.status == 0;
         if who.has_joined {
             let who = who.clone();
-            self.tell(now, Some(id), &who, if resumes { "resumed" } else { "joined" }, "");
+            self.write_event(now, Some(id), &who, if resumes { "resumed" } else { "joined" }, "");
         }
     }
 
     /// Its session has ended, or was refused. `why`: empty if it or its process wished so.
-    pub(super) fn gone(&mut self, now: u64, id: SessionId, why: &str) {
+    pub(super) fn note_end(&mut self, now: u64, id: SessionId, why: &str) {
         let Some(who) = self.here.remove(&id) else { return };
         let what = match (who.has_joined, why) {
             (true, "") => "left",
@@ -149,12 +149,12 @@ impl Log {
             (false, "") => return,
             (false, _) => "refused",
         };
-        self.tell(now, Some(id), &who, what, why);
+        self.write_event(now, Some(id), &who, what, why);
     }
 
     /// A connection was closed at once.
     pub(super) fn turned_away(&mut self, now: u64, why: &str) {
-        self.tell(now, None, &SessionProcess::default(), "refused", why);
+        self.write_event(now, None, &SessionProcess::default(), "refused", why);
     }
 
     /// Tells how many lines were left out, where the second is over.
@@ -196,7 +196,7 @@ impl Log {
         }
     }
 
-    fn tell(
+    fn write_event(
         &mut self,
         now: u64,
         id: Option<SessionId>,

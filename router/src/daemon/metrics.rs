@@ -111,7 +111,7 @@ impl Metrics {
     }
 
     /// Where it listens.
-    pub(super) fn at(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         self.at
     }
 

@@ -55,7 +55,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use supervised::Supervised;
-use sys::{Epoll, Kind, Ready};
+use sys::{Epoll, Ready, SocketKind};
 
 /// Connections at the admin socket.
 const ADMINS: usize = 8;
@@ -150,9 +150,9 @@ impl Daemon {
         let admin = policy
             .admin
             .as_deref()
-            .map(|path| match given.listener(path, Kind::Stream) {
+            .map(|path| match given.listener(path, SocketKind::Stream) {
                 Some(fd) => Listener::adopt(path, fd),
-                None => Listener::open(path, Kind::Stream, 0o600, false),
+                None => Listener::open(path, SocketKind::Stream, 0o600, false),
             })
             .transpose()?;
         if let Some(admin) = &admin {
@@ -310,7 +310,7 @@ impl Daemon {
     fn patience(&self) -> i32 {
         let metrics = self.metrics.as_ref().and_then(Metrics::deadline);
         let others = metrics.into_iter().chain(self.supervised.deadline());
-        let others = others.chain(self.relaying.behind(&self.broker));
+        let others = others.chain(self.relaying.next_catch_up(&self.broker));
         let others = others.chain(self.log.as_ref().and_then(Log::deadline));
         let first = self.broker.deadline().into_iter().chain(others).min();
         let left = first.map(|at| at.saturating_sub(now_ns()).div_ceil(1_000_000));
@@ -322,7 +322,7 @@ impl Daemon {
         match r.token & KIND {
             LISTENER => self.let_in(r.token),
             SOCKET => self.converse(id, r),
-            PROCESS => self.gone(id),
+            PROCESS => self.end_session(id),
             ADMIN_LISTENER => self.let_admins_in(),
             ADMIN => self.serve_admin(r),
             RELAY | REMOTE => self.throw_out(),
@@ -345,9 +345,9 @@ impl Daemon {
         for path in &wanted {
             if !self.listeners.values().any(|l| l.path() == *path) {
                 let is_tenants = policy.listen.as_ref() != Some(*path);
-                let listener = match given.listener(path, Kind::Packets) {
+                let listener = match given.listener(path, SocketKind::Packets) {
                     Some(fd) => Listener::adopt(path, fd)?,
-                    None => Listener::open(path, Kind::Packets, 0o666, is_tenants)?,
+                    None => Listener::open(path, SocketKind::Packets, 0o666, is_tenants)?,
                 };
                 self.last_token += 1;
                 let token = LISTENER | self.last_token;
@@ -381,7 +381,7 @@ impl Daemon {
         if policy.key != self.broker.policy().key {
             return Err("`key` can't change while the router runs".into());
         }
-        if policy.metrics != self.metrics.as_ref().map(Metrics::at) {
+        if policy.metrics != self.metrics.as_ref().map(Metrics::address) {
             return Err("`metrics` can't change while the router runs".into());
         }
         if policy.gpus != self.broker.policy().gpus {

@@ -3,7 +3,7 @@
 
 use super::sys;
 use super::wire::{self, Common};
-use super::worker::{Command, Worker};
+use super::worker::{Command, RelayLoop};
 use super::worker_thread::WorkerThread;
 use crate::broker::{Broker, SessionId, Up, LISTENS};
 use crate::policy::{Limits, Outside, Placed, Published, Tenant};
@@ -92,7 +92,7 @@ impl RelayWorker {
         let slots = Arc::new(Slots::default());
         let wire = common.zip(hosts.as_ref().map(|hosts| hosts.counters.clone()));
         let worker = WorkerThread::start("relay", |queue, bell| {
-            let worker = Worker::new(queue, bell, tells, slots.clone(), LISTENS, wire)?;
+            let worker = RelayLoop::new(queue, bell, tells, slots.clone(), LISTENS, wire)?;
             Ok(|| worker.run())
         })?;
         Ok(RelayWorker {
@@ -140,7 +140,7 @@ impl RelayWorker {
         self.allow_far(broker, slot, up);
         let place = Place { network, gid: up.gid, blocks: up.blocks.clone() };
         let number = self.number(broker, &up.tenant);
-        self.worker.tell(Command::Join(slot, number, place, ring, wire));
+        self.worker.send(Command::Join(slot, number, place, ring, wire));
         self.review_outside(broker, slot, up);
         if !up.tenant.publish.is_empty() {
             self.review_published(broker);
@@ -160,7 +160,7 @@ impl RelayWorker {
             })
         });
         if rules.is_some() || up.tenant.outside || !self.outside.is_empty() {
-            self.worker.tell(Command::Outside(slot, rules));
+            self.worker.send(Command::Outside(slot, rules));
         }
     }
 
@@ -178,7 +178,7 @@ impl RelayWorker {
             self.published.retain(|table| Arc::strong_count(table) > 1);
             let all = Arc::new(all);
             self.published.push(all.clone());
-            self.worker.tell(Command::Published(all));
+            self.worker.send(Command::Published(all));
         }
     }
 
@@ -237,13 +237,13 @@ impl RelayWorker {
 
     /// Gives the worker a new table of other hosts' tenants, if one is due.
     pub(super) fn catch_up(&mut self, broker: &Broker, now: u64) {
-        if self.behind(broker).is_none_or(|at| now < at) {
+        if self.next_catch_up(broker).is_none_or(|at| now < at) {
             return;
         }
         let Some(far) = self.renew_far(broker) else { return };
-        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.up(id)?)));
+        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.find_up(id)?)));
         self.allow_far_all(broker, here);
-        self.worker.tell(Command::Far(far));
+        self.worker.send(Command::Far(far));
         if let Some(hosts) = &mut self.hosts {
             // So that tables take at most a fifth of this thread's time, however fast the adapter
             // is.
@@ -253,7 +253,7 @@ impl RelayWorker {
     }
 
     /// The time of the next [`RelayWorker::catch_up`]; `None`: the worker's table is current.
-    pub(super) fn behind(&self, broker: &Broker) -> Option<u64> {
+    pub(super) fn next_catch_up(&self, broker: &Broker) -> Option<u64> {
         let hosts = self.hosts.as_ref()?;
         (hosts.changes != Some(broker.far_changes())).then_some(hosts.next)
     }
@@ -303,7 +303,7 @@ impl RelayWorker {
         let oldest = idle.min_by_key(|(_, known)| known.used).map(|(name, _)| name.clone());
         // There is an idle number, because there are more numbers than slots.
         let number = oldest.and_then(|name| self.tenants.remove(&name)).map_or(0, |k| k.number);
-        self.worker.tell(Command::Forget(number));
+        self.worker.send(Command::Forget(number));
         self.slots.clear_tenant(number);
         number
     }
@@ -315,7 +315,7 @@ impl RelayWorker {
         };
         known.limits = *limits;
         let number = known.number;
-        self.worker.tell(Command::Limit(number, *limits));
+        self.worker.send(Command::Limit(number, *limits));
     }
 
     /// Sets which sessions a slot may reach.
@@ -337,7 +337,7 @@ impl RelayWorker {
         let line_rate = broker.policy().line_rate.unwrap_or(0);
         if line_rate != self.line_rate {
             self.line_rate = line_rate;
-            self.worker.tell(Command::Line(line_rate));
+            self.worker.send(Command::Line(line_rate));
         }
         for name in self.tenants.keys().cloned().collect::<Vec<_>>() {
             if let Some(tenant) = broker.policy().tenant(&name) {
@@ -348,10 +348,10 @@ impl RelayWorker {
             let peers = broker.peers(id).map(|(_, peers)| peers).unwrap_or_default();
             self.allow(slot, &peers);
         }
-        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.up(id)?)));
+        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.find_up(id)?)));
         self.allow_far_all(broker, here);
         if let Some(far) = fresh {
-            self.worker.tell(Command::Far(far));
+            self.worker.send(Command::Far(far));
         }
     }
 
@@ -363,14 +363,14 @@ impl RelayWorker {
                 let tables = self.hosts.iter().flat_map(|hosts| &hosts.tables);
                 tables.for_each(|far| far.forbid_all(slot));
             }
-            self.worker.tell(Command::Leave(slot));
+            self.worker.send(Command::Leave(slot));
         }
     }
 
     /// A session begins (`on`) or ends to listen at a port.
     pub(super) fn listen(&mut self, id: SessionId, service: Service, on: bool) {
         if let Some(&slot) = self.given.get(&id) {
-            self.worker.tell(Command::Listen(slot, service, on));
+            self.worker.send(Command::Listen(slot, service, on));
         }
     }
 

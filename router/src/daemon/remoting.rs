@@ -50,7 +50,7 @@ struct FromWorker {
 }
 
 /// A device and its worker.
-struct Worker {
+struct DeviceLoop {
     commands: Receiver<Command>,
     /// Readable when there are commands.
     wake_fd: OwnedFd,
@@ -60,7 +60,7 @@ struct Worker {
     server: Server,
 }
 
-impl Worker {
+impl DeviceLoop {
     /// Works until the first thread drops the queue of commands.
     fn run(mut self) {
         let (mut busy, mut rounds, mut idle) = (now_ns(), 0u32, 0u32);
@@ -180,7 +180,7 @@ impl Device {
         let (tells, ready) = (told.clone(), Vec::with_capacity(64));
         let worker = WorkerThread::start("remote", |commands, wake_fd| {
             epoll.add(wake_fd.as_fd(), WAKE)?;
-            let worker = Worker { commands, wake_fd, told: tells, epoll, ready, server };
+            let worker = DeviceLoop { commands, wake_fd, told: tells, epoll, ready, server };
             Ok(|| worker.run())
         })?;
         Ok(Device { worker, told })
@@ -191,7 +191,7 @@ impl Device {
     }
 }
 
-fn gone(device: &str) -> String {
+fn device_gone(device: &str) -> String {
     format!("the router's device '{device}' is gone: the router has to be started anew")
 }
 
@@ -309,7 +309,7 @@ impl RemoteWorkers {
     ) -> Result<Ends, String> {
         let of = self.devices.get(device).ok_or("the router has no such device")?;
         if of.is_gone() {
-            return Err(gone(device));
+            return Err(device_gone(device));
         }
         if self.sessions.values().filter(|(known, _)| known == device).count() >= SLOTS {
             return Err(format!("the router's device '{device}' has {SLOTS} sessions, its most"));
@@ -317,7 +317,7 @@ impl RemoteWorkers {
         let (session, ends) = Session::new(id)
             .map_err(|_| "the router has no descriptor or memory left for the session")?;
         self.sessions.insert(id, (device.into(), session.counts.clone()));
-        of.worker.tell(Command::Join(Box::new((session, tenant.clone()))));
+        of.worker.send(Command::Join(Box::new((session, tenant.clone()))));
         self.tenants.insert(tenant.name.clone(), tenant.clone());
         Ok(ends)
     }
@@ -326,17 +326,17 @@ impl RemoteWorkers {
     pub(super) fn review(&mut self, broker: &Broker) {
         let before = std::mem::take(&mut self.tenants);
         for (id, (device, _)) in &self.sessions {
-            let Some(tenant) = broker.up(*id).map(|up| &up.tenant) else { continue };
+            let Some(tenant) = broker.find_up(*id).map(|up| &up.tenant) else { continue };
             let is_first = self.tenants.insert(tenant.name.clone(), tenant.clone()).is_none();
             if is_first && before.get(&tenant.name) != Some(tenant) {
                 if let Some(of) = self.devices.get(device) {
-                    of.worker.tell(Command::Review(Box::new(tenant.clone())));
+                    of.worker.send(Command::Review(Box::new(tenant.clone())));
                 }
             }
         }
         let line_rate = broker.policy().line_rate.unwrap_or(0);
         if std::mem::replace(&mut self.line_rate, line_rate) != line_rate {
-            self.devices.values().for_each(|d| d.worker.tell(Command::LimitLine(line_rate)));
+            self.devices.values().for_each(|d| d.worker.send(Command::LimitLine(line_rate)));
         }
     }
 
@@ -344,7 +344,7 @@ impl RemoteWorkers {
     pub(super) fn leave(&mut self, id: SessionId) {
         if let Some((device, _)) = self.sessions.remove(&id) {
             if let Some(of) = self.devices.get(&device) {
-                of.worker.tell(Command::Leave(id));
+                of.worker.send(Command::Leave(id));
             }
         }
     }
@@ -353,7 +353,7 @@ impl RemoteWorkers {
     pub(super) fn broken(&self) -> Vec<(SessionId, Option<String>)> {
         while matches!(sys::read(&self.news, &mut [0; 64]), Ok(1..)) {}
         let take = |(name, d): (&String, &Device)| {
-            let why = d.is_gone().then(|| gone(name));
+            let why = d.is_gone().then(|| device_gone(name));
             let broken =
                 std::mem::take(&mut *d.told.broken.lock().unwrap_or_else(PoisonError::into_inner));
             broken.into_iter().map(move |id| (id, why.clone()))

@@ -10,7 +10,7 @@ use gdrcore_core::cm::readdress;
 use gdrcore_core::wire::{Flow, Hop, ICRC_LEN};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::shm::relay::{Packet, Put, Relay, LONG, PACKET_MAX};
-use gdrcore_net::shm::ring::Broken;
+use gdrcore_net::shm::ring::BrokenRing;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn count(of: [&Counters; 2], which: impl Fn(&Counters) -> &AtomicU64, n: u64) {
 
 /// Notes that a slot has got a packet.
 #[inline]
-fn tell(told: &mut Vec<u16>, is_told: &mut [bool], slot: u16) {
+fn note_told(told: &mut Vec<u16>, is_told: &mut [bool], slot: u16) {
     if !std::mem::replace(&mut is_told[usize::from(slot)], true) {
         told.push(slot);
     }
@@ -104,7 +104,7 @@ impl SessionRings {
         let Some(address) = switch.gid(from) else { return Ok(false) };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
         let Some(ring) = &mut rings[usize::from(from)] else { return Ok(false) };
-        let Some((to, came)) = ring.look(frame).map_err(|Broken| from)? else {
+        let Some((to, came)) = ring.look(frame).map_err(|BrokenRing| from)? else {
             return Ok(false);
         };
         let bytes = came.len();
@@ -154,12 +154,12 @@ impl SessionRings {
                     if marked {
                         count(receiver, |c| &c.marked, 1);
                     }
-                    tell(told, is_told, to);
+                    note_told(told, is_told, to);
                 }
                 // Drop the packet instead of waiting: the sender's packets for others would wait
                 // behind it.
                 Ok(Put::Full) => count(of(to), |c| &c.full, 1),
-                Err(Broken) => break 'packet Err(to),
+                Err(BrokenRing) => break 'packet Err(to),
             }
             Ok(true)
         };
@@ -263,7 +263,7 @@ impl SessionRings {
         let marked = ingress == Ingress::Mark;
         match ring.put_with_icrc(sender, body, &icrc.to_le_bytes(), marked || was_marked) {
             Ok(Put::Done) => {
-                tell(told, is_told, to);
+                note_told(told, is_told, to);
                 add(&counted.rx.0, 1);
                 add(&counted.rx.1, bytes as u64);
                 count(of(to), |c| &c.rx.0, 1);
@@ -276,8 +276,8 @@ impl SessionRings {
                 add(&counted.full, 1);
                 count(of(to), |c| &c.full, 1);
             }
-            Err(Broken) if !broken.contains(&to) => broken.push(to),
-            Err(Broken) => {}
+            Err(BrokenRing) if !broken.contains(&to) => broken.push(to),
+            Err(BrokenRing) => {}
         }
     }
 
@@ -372,7 +372,7 @@ fn leave(
     if goal == Destination::Outside && is_mad(packet.first) {
         let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
         changed.copy_from_slice(packet.first);
-        readdress(&mut changed[MAD_AT..MAD_AT + MAD_LEN], from, &wire.at().ip);
+        readdress(&mut changed[MAD_AT..MAD_AT + MAD_LEN], from, &wire.address().ip);
         wire.send(slot, at, &Packet::whole(&changed, packet.grh), None);
     } else {
         wire.send(slot, at, packet, Some(flow_of(from, to)));

@@ -44,7 +44,7 @@ impl Daemon {
                 Tokens { socket: SOCKET | u64::from(id), process: PROCESS | u64::from(id) };
             match Connection::new(fd, process, tokens, &self.epoll) {
                 Ok(connection) => drop(self.connections.insert(id, connection)),
-                Err(_) => self.gone(id),
+                Err(_) => self.end_session(id),
             }
         }
     }
@@ -101,7 +101,7 @@ impl Daemon {
         if r.write {
             let Some(connection) = self.connections.get_mut(&id) else { return };
             if connection.flush(&self.epoll) == Sent::Lost {
-                return self.gone(id);
+                return self.end_session(id);
             }
         }
         if !r.read {
@@ -126,15 +126,15 @@ impl Daemon {
                     self.perform(actions);
                 }
                 ReadOutcome::Nothing => return,
-                ReadOutcome::Gone => return self.gone(id),
+                ReadOutcome::Gone => return self.end_session(id),
             }
         }
     }
 
     /// Ends a session whose process or connection has ended.
-    pub(super) fn gone(&mut self, id: SessionId) {
+    pub(super) fn end_session(&mut self, id: SessionId) {
         let mut actions = Vec::new();
-        self.broker.gone(now_ns(), id, &mut actions);
+        self.broker.end_session(now_ns(), id, &mut actions);
         self.perform(actions);
     }
 
@@ -188,7 +188,7 @@ impl Daemon {
                     self.remoting.leave(id);
                     self.connections.remove(&id);
                     if let Some(log) = &mut self.log {
-                        log.gone(now_ns(), id, &why);
+                        log.note_end(now_ns(), id, &why);
                     }
                 }
             }
@@ -197,7 +197,7 @@ impl Daemon {
 
     fn log_answer(&mut self, id: SessionId, e: &Envelope) {
         if let Some(log) = &mut self.log {
-            let resumes = self.broker.up(id).is_some_and(|up| up.resumed);
+            let resumes = self.broker.find_up(id).is_some_and(|up| up.resumed);
             log.answered(now_ns(), id, e, resumes, self.broker.policy());
         }
     }
@@ -225,7 +225,7 @@ impl Daemon {
     fn welcome(&mut self, id: SessionId, e: &Envelope, queue: &mut VecDeque<Action>) {
         let mut more = Vec::new();
         let Some(connection) = self.connections.get(&id) else { return };
-        let tenant = self.broker.up(id).map(|up| &up.tenant);
+        let tenant = self.broker.find_up(id).map(|up| &up.tenant);
         let joined = match tenant.and_then(|tenant| Some((tenant, tenant.device.as_deref()?))) {
             Some((tenant, device)) => {
                 let joined = self.remoting.join(id, device, tenant);
@@ -238,7 +238,7 @@ impl Daemon {
         };
         match joined {
             Ok(Sent::Gone) => {}
-            Ok(Sent::Lost) => self.broker.gone(now_ns(), id, &mut more),
+            Ok(Sent::Lost) => self.broker.end_session(now_ns(), id, &mut more),
             Ok(Sent::Full) => self.broker.expel(
                 now_ns(),
                 id,
@@ -269,7 +269,7 @@ impl Daemon {
                 "it does not read what it is sent",
                 &mut more,
             ),
-            Sent::Lost => self.broker.gone(now_ns(), id, &mut more),
+            Sent::Lost => self.broker.end_session(now_ns(), id, &mut more),
         }
         queue.extend(more);
     }

@@ -22,7 +22,7 @@ fn check(rc: i32) -> io::Result<i32> {
     }
 }
 
-fn own(rc: i32) -> io::Result<OwnedFd> {
+fn own_fd(rc: i32) -> io::Result<OwnedFd> {
     // SAFETY: the kernel has just made it, so it is nobody else's.
     check(rc).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -41,7 +41,7 @@ pub(super) struct Ready {
 impl Epoll {
     pub(super) fn new() -> io::Result<Epoll> {
         // SAFETY: no pointers.
-        own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
+        own_fd(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
     }
 
     fn control(&self, op: i32, fd: BorrowedFd<'_>, token: u64, write: bool) -> io::Result<()> {
@@ -85,16 +85,16 @@ impl Epoll {
 
 /// The kind of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SocketKind {
     Packets,
     Stream,
 }
 
-impl Kind {
+impl SocketKind {
     fn flags(self) -> i32 {
         let kind = match self {
-            Kind::Packets => libc::SOCK_SEQPACKET,
-            Kind::Stream => libc::SOCK_STREAM,
+            SocketKind::Packets => libc::SOCK_SEQPACKET,
+            SocketKind::Stream => libc::SOCK_STREAM,
         };
         kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK
     }
@@ -116,10 +116,10 @@ fn name(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 }
 
 /// A socket that listens at a path, which must not exist. No descriptors may come over it.
-pub(super) fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> {
+pub(super) fn listen(path: &Path, kind: SocketKind, mode: u32) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
-    let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
+    let fd = own_fd(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
     refuse(fd.as_fd());
     // SAFETY: `len` bytes of the address are initialised and live through the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
@@ -132,10 +132,10 @@ pub(super) fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> 
 }
 
 /// Connects to a path, with a non-blocking socket.
-pub(super) fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+pub(super) fn connect(path: &Path, kind: SocketKind) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
-    let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
+    let fd = own_fd(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
     // SAFETY: `len` bytes of the address are initialised and live through the call.
     check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
     Ok(fd)
@@ -152,7 +152,7 @@ pub(super) fn adopt(fd: OwnedFd) -> io::Result<OwnedFd> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     /// A listener.
-    Path(PathBuf, Kind),
+    Path(PathBuf, SocketKind),
     Udp(Endpoint),
 }
 
@@ -188,7 +188,8 @@ pub(super) fn bound(fd: &OwnedFd) -> Option<Bound> {
     let (domain, kind) = (of(libc::SO_DOMAIN)?, of(libc::SO_TYPE)?);
     match (domain, kind) {
         (libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_STREAM) => {
-            let kind = if kind == libc::SOCK_STREAM { Kind::Stream } else { Kind::Packets };
+            let kind =
+                if kind == libc::SOCK_STREAM { SocketKind::Stream } else { SocketKind::Packets };
             let socket = UnixListener::from(fd.try_clone().ok()?);
             let at = socket.local_addr().ok()?;
             let path = at.as_pathname()?.to_path_buf();
@@ -212,7 +213,7 @@ pub(super) fn accept(fd: BorrowedFd<'_>) -> io::Result<Foreign> {
     }
     let none = core::ptr::null_mut();
     // SAFETY: no addresses are asked for.
-    own(unsafe {
+    own_fd(unsafe {
         libc::accept4(fd.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
     })
     .map(Foreign::accepted)
@@ -251,14 +252,14 @@ pub(super) fn process(fd: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
         )
     };
     if rc == 0 {
-        return own(raw);
+        return own_fd(raw);
     }
     let e = io::Error::last_os_error();
     if e.raw_os_error() != Some(libc::ENOPROTOOPT) || pid <= 0 {
         return Err(e);
     }
     // SAFETY: no pointers.
-    own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
+    own_fd(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
 }
 
 /// Whether a descriptor is readable or at its end, or the process of a pidfd has ended. Does not
@@ -280,7 +281,7 @@ pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
             libc::sigaddset(&mut set, signal);
         }
         check(libc::sigprocmask(libc::SIG_BLOCK, &set, core::ptr::null_mut()))?;
-        own(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
+        own_fd(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
     }
 }
 
@@ -428,7 +429,9 @@ mod tests {
         }
         let path = std::env::temp_dir().join(format!("gdrc-refuses-{}", std::process::id()));
         let others = |path: &Path| adopt(UnixListener::bind(path).unwrap().into());
-        for (kind, is_own) in [(Kind::Packets, true), (Kind::Stream, true), (Kind::Stream, false)] {
+        for (kind, is_own) in
+            [(SocketKind::Packets, true), (SocketKind::Stream, true), (SocketKind::Stream, false)]
+        {
             let listener = if is_own { listen(&path, kind, 0o600) } else { others(&path) }.unwrap();
             let before = connect(&path, kind).unwrap();
             let sent = || send_bytes(before.as_fd(), b"x", Some(one.as_fd()));

@@ -186,7 +186,7 @@ impl Wire {
         Ok(wire)
     }
 
-    fn of(&mut self, slot: u16) -> Option<&mut Sockets> {
+    fn get_mut(&mut self, slot: u16) -> Option<&mut Sockets> {
         let place = *self.places.get(usize::from(slot))?;
         self.sessions.get_mut(usize::from(place))
     }
@@ -261,7 +261,7 @@ impl Wire {
         was: Option<Flow>,
     ) {
         let at = self.at;
-        let Some(s) = self.of(slot) else { return };
+        let Some(s) = self.get_mut(slot) else { return };
         if s.append(&at, to, packet, was) {
             add(&self.counters.tx.0, 1);
             add(&self.counters.tx.1, packet.len() as u64);
@@ -314,7 +314,7 @@ impl Wire {
 
     /// Polls a socket each round from here on, since epoll reports that it is readable.
     pub(super) fn start_polling(&mut self, now: u64, slot: u16) {
-        let is_new = match self.of(slot) {
+        let is_new = match self.get_mut(slot) {
             Some(s) => !std::mem::replace(&mut s.polled, true),
             None => slot == COMMON && self.polled.iter().all(|(other, _)| *other != slot),
         };
@@ -360,7 +360,7 @@ impl Wire {
     }
 
     /// The router's own address and port.
-    pub(super) fn at(&self) -> &Endpoint {
+    pub(super) fn address(&self) -> &Endpoint {
         &self.at
     }
 

@@ -56,7 +56,7 @@ pub(super) enum Command {
     Line(u64),
 }
 
-pub(super) struct Worker {
+pub(super) struct RelayLoop {
     commands: Receiver<Command>,
     /// Readable when there are commands.
     wake_fd: OwnedFd,
@@ -71,7 +71,7 @@ pub(super) struct Worker {
     rounds: u32,
 }
 
-impl Worker {
+impl RelayLoop {
     /// `wire`: the socket for other hosts, and its counters.
     pub(super) fn new(
         commands: Receiver<Command>,
@@ -80,14 +80,14 @@ impl Worker {
         slots: Arc<Slots>,
         listens: usize,
         wire: Option<(wire::Common, Arc<wire::Counters>)>,
-    ) -> std::io::Result<Worker> {
+    ) -> std::io::Result<RelayLoop> {
         let epoll = Epoll::new()?;
         epoll.add(wake_fd.as_fd(), WAKE)?;
         let wire = wire.map(|(common, counters)| Wire::new(common, counters, &epoll)).transpose();
         let wire = wire.map_err(|e| std::io::Error::other(format!("{e:?}")))?;
         let sessions = SessionRings::new(slots.clone(), listens, ROUND + BURST);
         let ready = Vec::with_capacity(64);
-        Ok(Worker { commands, wake_fd, news, epoll, ready, slots, sessions, wire, rounds: 0 })
+        Ok(RelayLoop { commands, wake_fd, news, epoll, ready, slots, sessions, wire, rounds: 0 })
     }
 
     /// Works until the first thread drops the queue of commands.
@@ -164,7 +164,7 @@ impl Worker {
 
     /// `told`: epoll has reported room, or an error.
     fn flush_one(&mut self, slot: u16, told: bool) {
-        let Worker { wire: Some(wire), sessions, epoll, .. } = self else { return };
+        let RelayLoop { wire: Some(wire), sessions, epoll, .. } = self else { return };
         let far = sessions.switch.far();
         wire.flush(slot, told, epoll, |at| far.note_silence(now_ns(), at));
         sessions.stalled[usize::from(slot)] = wire.waits(slot);
@@ -179,8 +179,8 @@ impl Worker {
         if self.rounds.is_multiple_of(ASK) {
             self.take_ready(now, 0);
         }
-        let Worker { wire: Some(wire), sessions, .. } = self else { return 0 };
-        let (own, counted) = (*wire.at(), wire.counters().clone());
+        let RelayLoop { wire: Some(wire), sessions, .. } = self else { return 0 };
+        let (own, counted) = (*wire.address(), wire.counters().clone());
         let heard = wire.receive(now, |came| sessions.arrive(now, &own, &counted, came));
         sessions.wake();
         while let Some(slot) = self.sessions.broken.pop() {

@@ -42,7 +42,7 @@ impl<C: Send + 'static> WorkerThread<C> {
 
     /// Sends a command. Waits while the queue is full: the worker never blocks, so it soon makes
     /// room.
-    pub(super) fn tell(&self, mut command: C) {
+    pub(super) fn send(&self, mut command: C) {
         let Some(commands) = &self.commands else { return };
         loop {
             match commands.try_send(command) {

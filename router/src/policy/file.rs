@@ -14,7 +14,7 @@ use super::{
 };
 use gdrcore_cuda::device::Bdf;
 use gdrcore_net::addr::Endpoint;
-use gdrcore_verbs::name::Name;
+use gdrcore_verbs::name::NicName;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -396,7 +396,7 @@ fn device(at: &Spanned<String>) -> Checked<(String, Thing)> {
     let thing = match name.strip_prefix("soft:").map(Endpoint::parse) {
         Some(Ok(endpoint)) => Thing::Device(endpoint),
         Some(Err(_)) => return wrong!(at, "device '{name}': no address that a host can have"),
-        None if Name::parse(name).is_ok() => Thing::Nic(name.clone()),
+        None if NicName::parse(name).is_ok() => Thing::Nic(name.clone()),
         None => {
             return wrong!(
                 at,

@@ -1,7 +1,7 @@
 //! Tenants of other hosts: their identity on the wire, and which slots may reach them.
 //!
-//! Packets on the wire go between hosts' addresses. The source identifies the sender: the host's
-//! address, and the UDP source port, which names one of the sender's blocks.
+//! Packets on the wire go between hosts' addresses. Two fields identify the sender: the address of
+//! its host, and the UDP source port, which names one of the sender's blocks.
 //!
 //! The router's first thread makes a table. After that only the permissions and the worker's notes
 //! change, which are atomics.

@@ -344,8 +344,8 @@ impl Scheduler {
         t.credit_at(now).is_none_or(|at| at <= spare)
     }
 
-    /// The time of the next turn. 0: a session became ready after [`Scheduler::next`] had none.
-    /// Otherwise a waiting tenant, or `line`, has credit then; `None`: none waits.
+    /// The time of the next turn: a waiting tenant, or `line`, has credit then. 0: a session became
+    /// ready after [`Scheduler::next`] had none. `None`: nobody waits.
     pub fn wake_at(&self) -> Option<u64> {
         let listed = !(self.fresh.is_empty() && self.old.is_empty());
         if listed && self.line_until.is_none() {

@@ -36,7 +36,7 @@ pub struct Counters {
     pub over_rate: AtomicU64,
     /// Packets for it that were marked (ECN) near that rate.
     pub marked: AtomicU64,
-    /// Packets that were left in its ring when it ended, and that were dropped for lack of credit.
+    /// Packets that were in its ring at its end, and were dropped for lack of credit.
     pub unpaid: AtomicU64,
     /// Its packets that were refused, by [`Refused`].
     pub refused: [AtomicU64; Refused::ALL.len()],

@@ -13,7 +13,7 @@ use gdrcore_core::cm::{asked_address, Addressee};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Kind, ICRC_LEN};
+use gdrcore_core::wire::{Class, PacketKind, ICRC_LEN};
 use gdrcore_net::via::proto::Service;
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct Session {
     outside: Option<Arc<Outside>>,
 }
 
-/// A port that a session listens at; by network, address, port space and port.
+/// A port at which a session listens: the key is network, address, port space and port.
 type Listen = ((u32, [u8; 16], u16, u16), u16);
 
 /// The destination of a packet.
@@ -212,7 +212,7 @@ impl Switch {
     pub fn judge_outside(&self, from: &[u8; 16], packet: &[u8]) -> Result<OutsidePacket, Refused> {
         // An endpoint may use any queue pair number as its source.
         let (qpn, mad) = looked_at(packet, &(0..BLOCKS as u32))?;
-        let slot = match mad.map(Addressee::of) {
+        let slot = match mad.map(Addressee::from_mad) {
             None => self.of_block(qpn / QPN_UNIT).ok_or(Refused::Qpn)?,
             Some(Addressee::Block(block)) => self.of_block(block.into()).ok_or(Refused::Qpn)?,
             Some(Addressee::Service { port_space, port }) => {
@@ -247,7 +247,7 @@ impl Switch {
     /// packet goes between hosts' addresses, so the message itself names the destination: by the
     /// number of a connection, or by the address in a request.
     fn asked(&self, network: u32, mad: &[u8]) -> Result<u16, Refused> {
-        match Addressee::of(mad) {
+        match Addressee::from_mad(mad) {
             Addressee::Block(block) => self.of_network(network, block.into()).ok_or(Refused::Qpn),
             Addressee::Service { port_space, port } => {
                 let gid = asked_address(mad).ok_or(Refused::Address)?;
@@ -319,7 +319,7 @@ impl Switch {
         if !sender.is_some_and(|m| m.mads.take(now)) {
             return Err(Refused::Rate);
         }
-        let addressee = Addressee::of(mad);
+        let addressee = Addressee::from_mad(mad);
         if self.is_outside(from, to) {
             return Ok(Destination::Outside);
         }
@@ -347,7 +347,7 @@ fn looked_at<'p>(packet: &'p [u8], own: &Range<u32>) -> Result<(u32, Option<&'p 
     let (body, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Refused::Frame)?;
     let (run, payload) = Run::parse_packet(body).map_err(|_| Refused::Frame)?;
     if run.dest_qpn == GSI_QPN {
-        if run.class != Class::Ud || run.kind != Kind::Send {
+        if run.class != Class::Ud || run.kind != PacketKind::Send {
             return Err(Refused::Frame);
         }
         if run.src_qpn != GSI_QPN {

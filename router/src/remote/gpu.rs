@@ -96,7 +96,7 @@ impl Gpus {
         let Region { length, iova, access, .. } = *region;
         let reg = MrReg { pd, addr: at, length, iova, access, provider: 0, cookie: 0 };
         let mut opened = GpuRegion { reg, staging: None };
-        let span = Span::of(at, region.length).map_err(explain)?;
+        let span = Span::look_up(at, region.length).map_err(explain)?;
         if span.device.ordinal != gpu.ordinal {
             return Err(refuse!(Invalid, "the memory is of another GPU than was said"));
         }
@@ -145,7 +145,7 @@ impl GpuRegion {
         nic: &VerbsDevice,
         has_peermem: bool,
     ) -> Result<((Handle, MrAttr), Record)> {
-        let span = Span::of(self.reg.addr, self.reg.length).map_err(explain)?;
+        let span = Span::look_up(self.reg.addr, self.reg.length).map_err(explain)?;
         let by_dma_buf = |fd, offset| {
             nic.mr_reg_dmabuf(&MrReg { addr: offset, provider: PROVIDER, ..self.reg }, fd)
         };

@@ -9,7 +9,7 @@
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::wc_status;
-use gdrcore_core::wire::Kind;
+use gdrcore_core::wire::PacketKind;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{connected_pair, pattern, succeed, End, Op};
 use gdrcore_tests::patience::deadline;
@@ -85,9 +85,9 @@ fn time_of(a: &mut End, b: &mut End, op: Op, seed: u64) -> Duration {
 /// Notifications that arrived, and whether all packets with data that `from` sent are ECN-capable.
 fn on_the_wire(seen: &[Seen], from: Side) -> (usize, bool) {
     let kind = |s: &Seen| s.view().map(|v| v.opcode().kind());
-    let cnps = seen
-        .iter()
-        .filter(|s| s.from != from && s.moment == Moment::Delivered && kind(s) == Some(Kind::Cnp));
+    let cnps = seen.iter().filter(|s| {
+        s.from != from && s.moment == Moment::Delivered && kind(s) == Some(PacketKind::Cnp)
+    });
     let data =
         seen.iter().filter(|s| s.from == from && s.moment == Moment::Sent && s.frame.len() > 1000);
     (cnps.count(), data.clone().count() > 0 && data.clone().all(|s| ecn(&s.frame) == Some(2)))

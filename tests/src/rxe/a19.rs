@@ -23,7 +23,7 @@ use crate::patience::deadline;
 use crate::rdmacm::command;
 use crate::tools::Running;
 use gdrcore_core::verbs::types::{access, flush_level, flush_type, qp_type, wc_opcode, wc_status};
-use gdrcore_core::wire::{Kind, Opcode, Syndrome};
+use gdrcore_core::wire::{Opcode, PacketKind, Syndrome};
 use gdrcore_testkit::packet::View;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -219,11 +219,11 @@ fn well_formed(seen: &[Seen], side: Side, asked: (usize, usize)) -> Outcome<()> 
     for request in sent(seen, side).filter_map(Seen::view) {
         let (size, reth, psn) = (request.bytes().len(), request.reth(), request.bth().psn);
         let is_right = match request.opcode().kind() {
-            Kind::AtomicWrite => {
+            PacketKind::AtomicWrite => {
                 found.0.insert(psn.get());
                 size == 12 + 16 + 8 && reth.is_some_and(|r| r.len == 8)
             }
-            Kind::Flush => {
+            PacketKind::Flush => {
                 found.1.insert(psn.get());
                 size == 12 + 4 + 16 && request.feth().is_some_and(|f| f.is_legal())
             }
@@ -234,7 +234,7 @@ fn well_formed(seen: &[Seen], side: Side, asked: (usize, usize)) -> Outcome<()> 
         }
         let answered = sent(seen, side.other()).filter_map(Seen::view).any(|a| {
             let acks = |aeth: gdrcore_core::wire::Aeth| aeth.meaning() == Syndrome::ACK;
-            a.opcode().kind() == Kind::ReadResponse
+            a.opcode().kind() == PacketKind::ReadResponse
                 && a.bth().psn == psn
                 && a.payload().is_empty()
                 && a.aeth().is_some_and(acks)
@@ -378,7 +378,7 @@ fn addresses(seen: &[Seen], side: Side) -> (Vec<u64>, Option<u32>) {
 }
 
 fn is_a19(view: &View<'_>) -> bool {
-    matches!(view.opcode().kind(), Kind::AtomicWrite | Kind::Flush)
+    matches!(view.opcode().kind(), PacketKind::AtomicWrite | PacketKind::Flush)
 }
 
 /// The first packet with the request or with its answer is lost, so the request is sent again.
@@ -394,8 +394,8 @@ fn sent_again(link: &Link, wire: &Mangler, side: Side, op: Op, lost: Lost) -> Ou
     pair.word(side, 0, Some(0x1234))?;
     let once: Script = Box::new(move |from, roce| {
         let is_it = match (lost, Opcode(roce[0]).kind()) {
-            (Lost::Request, Kind::AtomicWrite | Kind::Flush) => from == side,
-            (Lost::Answer, Kind::ReadResponse) => from != side,
+            (Lost::Request, PacketKind::AtomicWrite | PacketKind::Flush) => from == side,
+            (Lost::Answer, PacketKind::ReadResponse) => from != side,
             _ => false,
         };
         let passes = done || !is_it;
@@ -414,7 +414,7 @@ fn sent_again(link: &Link, wire: &Mangler, side: Side, op: Op, lost: Lost) -> Ou
     let same = asked.iter().all(|va| va == &asked[0]);
     let answers = sent(&seen, side.other())
         .filter_map(Seen::view)
-        .filter(|v| v.opcode().kind() == Kind::ReadResponse && Some(v.bth().psn.get()) == psn)
+        .filter(|v| v.opcode().kind() == PacketKind::ReadResponse && Some(v.bth().psn.get()) == psn)
         .count();
     let failed = wc.status != wc_status::SUCCESS;
     let silent = failed && !word && lost == Lost::Answer && answers == 1;

@@ -12,7 +12,7 @@ use super::side::Side;
 use super::Outcome;
 use crate::ends::Op;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wc_status};
-use gdrcore_core::wire::{Kind, Opcode};
+use gdrcore_core::wire::{Opcode, PacketKind};
 
 /// A change of a request's packets; packets of another kind stay as they are.
 pub(super) type Change = fn(&mut [u8]);
@@ -26,7 +26,10 @@ fn opcode(roce: &mut [u8], from: u8, to: u8) {
 
 /// Makes the address of an atomic misaligned.
 pub(super) fn misalign(roce: &mut [u8]) {
-    if matches!(Opcode(roce[0]).kind(), Kind::CmpSwap | Kind::FetchAdd | Kind::AtomicWrite) {
+    if matches!(
+        Opcode(roce[0]).kind(),
+        PacketKind::CmpSwap | PacketKind::FetchAdd | PacketKind::AtomicWrite
+    ) {
         roce[19] |= 4;
     }
 }
@@ -128,7 +131,7 @@ fn ghost_ack(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     send(&mut pair, side, 64, None)?;
     let mut done = false;
     let ahead: Script = Box::new(move |from, roce| {
-        if !done && from != side && Opcode(roce[0]).kind() == Kind::Ack {
+        if !done && from != side && Opcode(roce[0]).kind() == PacketKind::Ack {
             let psn = u32::from_be_bytes([0, roce[9], roce[10], roce[11]]).wrapping_add(1000);
             roce[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
             done = true;

@@ -10,7 +10,7 @@ use super::side::Side;
 use super::Outcome;
 use crate::ends::{Op, Shape};
 use gdrcore_core::verbs::types::{qp_type, wc_status};
-use gdrcore_core::wire::{Kind, Opcode, Syndrome};
+use gdrcore_core::wire::{Opcode, PacketKind, Syndrome};
 
 /// Offset of the AETH in an answer that has one.
 const AETH: usize = 12;
@@ -50,13 +50,13 @@ pub fn naks(seen: &[Seen], side: Side) -> Vec<(u32, u8)> {
 pub fn is_request(roce: &[u8]) -> bool {
     matches!(
         Opcode(roce[0]).kind(),
-        Kind::Send
-            | Kind::Write
-            | Kind::ReadRequest
-            | Kind::CmpSwap
-            | Kind::FetchAdd
-            | Kind::AtomicWrite
-            | Kind::Flush
+        PacketKind::Send
+            | PacketKind::Write
+            | PacketKind::ReadRequest
+            | PacketKind::CmpSwap
+            | PacketKind::FetchAdd
+            | PacketKind::AtomicWrite
+            | PacketKind::Flush
     )
 }
 
@@ -94,7 +94,7 @@ pub fn numbered(seen: &[Seen], side: Side, n: usize) -> Outcome<()> {
     for view in sent(seen, side).filter(|s| s.is_request()).filter_map(Seen::view) {
         let (psn, op) = (view.bth().psn.get(), view.opcode());
         let end = match view.reth() {
-            Some(reth) if op.kind() == Kind::ReadRequest => {
+            Some(reth) if op.kind() == PacketKind::ReadRequest => {
                 psn + reth.len.div_ceil(1024).max(1) - 1
             }
             _ => psn,

@@ -2,7 +2,7 @@
 //! Wireshark.
 
 use super::side::Side;
-use gdrcore_core::wire::{Aeth, Class, Flow, Kind, Opcode, Syndrome};
+use gdrcore_core::wire::{Aeth, Class, Flow, Opcode, PacketKind, Syndrome};
 use gdrcore_testkit::packet::View;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -60,8 +60,15 @@ impl Seen {
 
     /// Whether it is a request.
     pub fn is_request(&self) -> bool {
-        let answer =
-            |kind| matches!(kind, Kind::Ack | Kind::AtomicAck | Kind::ReadResponse | Kind::Cnp);
+        let answer = |kind| {
+            matches!(
+                kind,
+                PacketKind::Ack
+                    | PacketKind::AtomicAck
+                    | PacketKind::ReadResponse
+                    | PacketKind::Cnp
+            )
+        };
         self.view().is_some_and(|v| !answer(v.opcode().kind()))
     }
 }

@@ -2,7 +2,7 @@
 //! --device NAME`), so that it can run in the machine that has the NIC.
 //!
 //! A case gets two devices, which may be the same one, and panics on a fault. Where devices may
-//! differ (docs/using/VERBS.md lists the differences) the case branches on [`Kind`].
+//! differ (docs/using/VERBS.md lists the differences) the case branches on [`DeviceKind`].
 
 mod control;
 mod failures;
@@ -21,7 +21,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DeviceKind {
     /// The soft device, the program's or a router's.
     Soft,
     /// A NIC.
@@ -30,10 +30,10 @@ pub enum Kind {
     RoutersNic,
 }
 
-impl Kind {
+impl DeviceKind {
     /// Whether its transport is a NIC's.
     pub fn is_nic(self) -> bool {
-        self != Kind::Soft
+        self != DeviceKind::Soft
     }
 }
 
@@ -45,7 +45,7 @@ pub struct Bench<'d> {
     /// The second device, or the first again.
     pub b: &'d dyn Device,
     /// Their kind.
-    pub kind: Kind,
+    pub kind: DeviceKind,
 }
 
 /// The result of a case that did not panic.
@@ -147,11 +147,11 @@ impl Opened {
     }
 
     /// Its kind. `nic`: the device of the router is one.
-    pub fn kind(&self, nic: bool) -> Kind {
+    pub fn kind(&self, nic: bool) -> DeviceKind {
         match self {
-            Opened::Remote(_) if nic => Kind::RoutersNic,
-            Opened::Soft(_) | Opened::Set(_) | Opened::Remote(_) => Kind::Soft,
-            Opened::Verbs(_) => Kind::Verbs,
+            Opened::Remote(_) if nic => DeviceKind::RoutersNic,
+            Opened::Soft(_) | Opened::Set(_) | Opened::Remote(_) => DeviceKind::Soft,
+            Opened::Verbs(_) => DeviceKind::Verbs,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Behaviour cases of traffic: bytes, lengths, immediate data, order.
 
-use super::{until, Bench, End as Outcome, Kind};
+use super::{until, Bench, DeviceKind, End as Outcome};
 use crate::ends::{
     complete, connect_both, connected, connected_pair, pattern, succeed, End, Op, Shape,
 };
@@ -137,7 +137,7 @@ fn atomic_write(t: Bench<'_>) -> Outcome {
     posted.unwrap();
     a.buffer.write(8, &[0; 8]);
     let wc = complete(&mut a, &mut b, 1, Duration::from_secs(60));
-    if t.kind == Kind::RoutersNic && wc.status == wc_status::LOC_QP_OP_ERR {
+    if t.kind == DeviceKind::RoutersNic && wc.status == wc_status::LOC_QP_OP_ERR {
         finish(a, b);
         return Outcome::Skipped("the router's NIC has no ATOMIC WRITE".into());
     }

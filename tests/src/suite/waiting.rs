@@ -1,6 +1,6 @@
 //! Behaviour cases of waiting: sleep on the descriptor, events of CQs and SRQs.
 
-use super::{until, Bench, End as Outcome, Kind};
+use super::{until, Bench, DeviceKind, End as Outcome};
 use crate::cpu;
 use crate::ends::{connect_both, connected_pair, succeed, End, Op, Shape};
 use gdrcore_core::device::{async_event, SrqAttr};
@@ -98,7 +98,7 @@ fn solicited(t: Bench<'_>) -> Outcome {
         !a.done.is_empty()
     });
     // A router arms a CQ for what its tenant does not sleep for, and a NIC's stays armed so.
-    let early = t.kind == Kind::RoutersNic && t.b.cq_event() == Ok(Some(b.cq));
+    let early = t.kind == DeviceKind::RoutersNic && t.b.cq_event() == Ok(Some(b.cq));
     if early {
         t.b.cq_arm(b.cq, true).unwrap();
     }

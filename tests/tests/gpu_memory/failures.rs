@@ -17,7 +17,8 @@ fn memory_that_is_freed_and_given_again_is_refused() {
             a.post(1, op, 0, len).unwrap();
             succeed(&mut a, &mut b, 1);
             memory::free(there.at).unwrap();
-            let again = memory::alloc(Device::get(0).unwrap(), 70_000, Kind::Plain).unwrap();
+            let again =
+                memory::alloc(Device::get(0).unwrap(), 70_000, AllocationKind::Plain).unwrap();
             memory::fill(again, 0x77, 70_000).unwrap();
             a.post(2, op, 0, len).unwrap();
             let wc = complete(&mut a, &mut b, 2, Duration::from_secs(20));
@@ -126,14 +127,14 @@ fn every_call_that_fails_is_an_error_of_one_operation() {
     assert_eq!(Staging::new(device).err().map(|e| e.error()), Some(Error::NoMemory));
     for call in ["cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"] {
         cuda::fail(call, 2, 0, 1);
-        let failed = memory::alloc(device, 100_000, Kind::Shareable).expect_err(call);
+        let failed = memory::alloc(device, 100_000, AllocationKind::Shareable).expect_err(call);
         assert_eq!((failed.call, failed.error()), (call, Error::NoMemory));
     }
     assert_eq!(cuda::stat(Stat::Blocks), blocks);
     for after in 0..2 {
         let s = Staging::new(device).unwrap();
-        let at = memory::alloc(device, 4096, Kind::Plain).unwrap();
-        let span = Span::of(at, 4096).unwrap();
+        let at = memory::alloc(device, 4096, AllocationKind::Plain).unwrap();
+        let span = Span::look_up(at, 4096).unwrap();
         for call in ["cuStreamCreate", "cuEventCreate"] {
             cuda::fail(call, 2, after, 1);
             assert!(s.register(&span).is_err(), "{call}");

@@ -11,7 +11,7 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{access, qp_type, wc_opcode, wc_status, Handle, RecvWr, Sge};
 use gdrcore_core::Error;
 use gdrcore_cuda::device::Device;
-use gdrcore_cuda::memory::{self, Kind};
+use gdrcore_cuda::memory::{self, AllocationKind};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_net::soft::{PathChoice, SoftConfig};
@@ -46,7 +46,7 @@ fn staging() -> &'static Staging {
 
 impl<D> Gpu<D> {
     fn register(&self, end: &End, at: u64, length: u64) -> Region {
-        let span = Span::of(at, length).expect("device memory");
+        let span = Span::look_up(at, length).expect("device memory");
         let cookie = self.staging.register(&span).expect("a region");
         let reg =
             MrReg { pd: end.pd, addr: at, length, iova: at, access: ALL, provider: 1, cookie };
@@ -55,7 +55,8 @@ impl<D> Gpu<D> {
     }
 
     fn alloc(&self, end: &End, length: usize) -> Region {
-        let at = memory::alloc(Device::get(0).unwrap(), length, Kind::Plain).expect("GPU memory");
+        let at = memory::alloc(Device::get(0).unwrap(), length, AllocationKind::Plain)
+            .expect("GPU memory");
         self.register(end, at, length as u64)
     }
 

@@ -209,8 +209,9 @@ fn a_message_crosses_gpus() {
         let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         const LEN: usize = 200_001;
         let on = |g: &Gpu, e: &End, n: u32| {
-            let at = memory::alloc(Device::get(n).unwrap(), LEN, Kind::Plain).expect("GPU memory");
-            assert_eq!(Span::of(at, 1).unwrap().device.ordinal, n);
+            let at = memory::alloc(Device::get(n).unwrap(), LEN, AllocationKind::Plain)
+                .expect("GPU memory");
+            assert_eq!(Span::look_up(at, 1).unwrap().device.ordinal, n);
             g.register(e, at, LEN as u64)
         };
         let here = [on(x, &a, 0), on(x, &a, 1)];

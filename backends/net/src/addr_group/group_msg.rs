@@ -19,7 +19,7 @@
 
 use super::table::{self, Table};
 use crate::addr::Endpoint;
-use crate::local::{is_own_user, Holder, Lock, Name, Role, SocketDir};
+use crate::local::{is_own_user, Holder, Lock, Role, SocketDir, SocketPath};
 use crate::rights;
 use crate::sys::{errno, set_option, Fd};
 use core::mem::MaybeUninit;
@@ -167,7 +167,12 @@ fn emit_endpoint(e: &Endpoint, to: &mut [u8]) {
 }
 
 /// Sends a message to a name. Never blocks.
-pub(crate) fn send_to(from: RawFd, block: u16, to: &Name, message: &GroupMsg<'_>) -> Delivery {
+pub(crate) fn send_to(
+    from: RawFd,
+    block: u16,
+    to: &SocketPath,
+    message: &GroupMsg<'_>,
+) -> Delivery {
     let mut head = [0u8; PACKETS_HEAD];
     head[..4].copy_from_slice(&MAGIC);
     head[4] = VERSION;
@@ -400,8 +405,8 @@ mod tests {
         GroupSocket::open(&SocketDir::open().unwrap(), at, Holder::Block(block)).unwrap()
     }
 
-    fn name(at: &Endpoint, block: u16) -> Name {
-        Name::of(&SocketDir::open().unwrap(), at, Holder::Block(block), Role::Messages)
+    fn name(at: &Endpoint, block: u16) -> SocketPath {
+        SocketPath::new(&SocketDir::open().unwrap(), at, Holder::Block(block), Role::Messages)
     }
 
     /// Two packets of five bytes and one of one.

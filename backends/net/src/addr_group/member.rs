@@ -8,7 +8,7 @@ use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::local::{lead_to_first, Holder, Lock, Name, ReceiptFile, Role, SocketDir};
+use crate::local::{lead_to_first, Holder, Lock, ReceiptFile, Role, SocketDir, SocketPath};
 use crate::rights::Foreign;
 use crate::sys::Fd;
 use crate::wait::watch;
@@ -281,7 +281,7 @@ impl Member {
     }
 
     /// The socket that messages leave from.
-    fn from(&self) -> RawFd {
+    fn send_fd(&self) -> RawFd {
         self.sockets.first().and_then(Option::as_ref).map_or(-1, GroupSocket::fd)
     }
 
@@ -386,8 +386,9 @@ impl Member {
     }
 
     fn send_to(&mut self, block: u16, message: &GroupMsg<'_>) -> Delivery {
-        let name = Name::of(&self.socket_dir, &self.local, Holder::Block(block), Role::Messages);
-        let delivery = group_msg::send_to(self.from(), self.block, &name, message);
+        let name =
+            SocketPath::new(&self.socket_dir, &self.local, Holder::Block(block), Role::Messages);
+        let delivery = group_msg::send_to(self.send_fd(), self.block, &name, message);
         let (word, bit) = (usize::from(block / 64), 1 << (block % 64));
         if let Some(w) = self.known.get_mut(word) {
             if delivery == Delivery::NoOwner {

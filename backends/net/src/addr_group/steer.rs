@@ -308,7 +308,7 @@ mod tests {
             Mad { tid: 1, message }.emit(mad);
             assert_eq!(run(&p, &packet), index, "{message:?}");
             // The reader that forwards misdirected messages agrees.
-            let block = match Addressee::of(&packet[20..20 + MAD_LEN]) {
+            let block = match Addressee::from_mad(&packet[20..20 + MAD_LEN]) {
                 Addressee::Block(b) => Some(b),
                 Addressee::Service { port_space, port } => {
                     let wanted = u32::from(port_space) << 16 | u32::from(port);

@@ -85,13 +85,13 @@ impl Pending {
     }
 
     /// When the next event comes by the clock.
-    pub fn at(&self) -> Option<u64> {
+    pub fn next_due(&self) -> Option<u64> {
         self.timed.last().map(|(at, _)| *at)
     }
 
     /// Takes what is to be done next.
     pub fn take(&mut self, now: u64) -> Option<Action> {
-        if self.at().is_some_and(|at| at <= now) {
+        if self.next_due().is_some_and(|at| at <= now) {
             let (_, rule) = self.timed.pop()?;
             return Some(Action::Event(rule));
         }
@@ -111,12 +111,12 @@ mod tests {
     fn events_come_once_and_by_the_clock_in_their_order() {
         let mut all =
             pending("event QP_FATAL after 1; event PORT_ACTIVE at 9ns; event PORT_ERR at 5ns");
-        assert_eq!((all.at(), all.take(104)), (Some(105), None));
+        assert_eq!((all.next_due(), all.take(104)), (Some(105), None));
         assert!(all.push(Action::Event(0)));
         assert!(!all.push(Action::Event(0)), "a connection later");
         assert_eq!(all.take(200), Some(Action::Event(2)));
-        assert_eq!((all.at(), all.take(200)), (Some(109), Some(Action::Event(1))));
-        assert_eq!((all.at(), all.take(200)), (None, Some(Action::Event(0))));
+        assert_eq!((all.next_due(), all.take(200)), (Some(109), Some(Action::Event(1))));
+        assert_eq!((all.next_due(), all.take(200)), (None, Some(Action::Event(0))));
         assert_eq!(all.take(200), None);
     }
 

@@ -79,7 +79,7 @@ pub fn tell_of_call(spec: &FaultSpec<'_>, seed: u64, hit: &CallHit<'_>) {
     note_repeat(spec, seed);
     // The opening of a device has told why it cannot be opened.
     let mut fault_log = FaultLog { log: open_log().unwrap_or(None) };
-    fault_log.tell(hit);
+    fault_log.log_fault(hit);
 }
 
 /// The rules in one line.
@@ -123,7 +123,7 @@ impl FaultLog {
     }
 
     /// Tells of a fault.
-    pub fn tell(&mut self, hit: &dyn fmt::Display) {
+    pub fn log_fault(&mut self, hit: &dyn fmt::Display) {
         count_one();
         self.write(format_args!("{hit}"));
     }

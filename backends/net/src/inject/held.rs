@@ -111,7 +111,7 @@ impl Held {
     }
 
     /// The last time at which a packet of a queue pair is due that later ones must not overtake.
-    pub fn behind(&mut self, direction: Direction, flow: u32) -> Option<u64> {
+    pub fn last_due(&mut self, direction: Direction, flow: u32) -> Option<u64> {
         let of_flow =
             |e: &&mut HeldPacket| e.direction == direction && e.flow == flow && e.left == 0;
         self.used().filter(of_flow).map(|e| e.due).max()

@@ -23,7 +23,10 @@ fn packets_wait_for_their_time_and_keep_their_order() {
     assert_eq!((held.due(), next(&mut held, 19)), (Some(20), None));
     assert_eq!(next(&mut held, 20), Some((2, b"first".to_vec())));
     assert_eq!(next(&mut held, 20), Some((3, b"second".to_vec())));
-    assert_eq!((held.behind(Direction::Out, 1), held.behind(Direction::In, 1)), (Some(50), None));
+    assert_eq!(
+        (held.last_due(Direction::Out, 1), held.last_due(Direction::In, 1)),
+        (Some(50), None)
+    );
     held.keep(&waiting(90, 2, b"other"));
     held.release_held(Some(1));
     assert_eq!(next(&mut held, 30), Some((1, b"late".to_vec())));
@@ -42,7 +45,7 @@ fn packets_wait_for_their_time_and_keep_their_order() {
 fn packets_are_overtaken_by_those_of_their_queue_pair() {
     let mut held = Held::new();
     held.keep(&Waiting { left: 2, due: 0, ..waiting(99, 1, b"slow") });
-    assert_eq!(held.behind(Direction::Out, 1), None, "others may pass it");
+    assert_eq!(held.last_due(Direction::Out, 1), None, "others may pass it");
     for (direction, flow) in [(Direction::Out, 2), (Direction::In, 1), (Direction::Out, 1)] {
         held.overtake(direction, flow, 0);
         assert_eq!(next(&mut held, 98), None);

@@ -11,14 +11,14 @@ fn at(n: u8) -> Endpoint {
     Endpoint::v4(loopback(3, n), 4791)
 }
 
-fn text(name: &Name) -> String {
+fn text(name: &SocketPath) -> String {
     name.path().to_str().unwrap().into()
 }
 
 #[test]
 fn names_differ_by_address_and_holder() {
     let socket_dir = SocketDir::open().unwrap();
-    let below = |name: Name| {
+    let below = |name: SocketPath| {
         let text = text(&name);
         text.strip_prefix(&format!("{socket_dir:?}/"))
             .unwrap_or_else(|| panic!("{text}"))
@@ -26,23 +26,23 @@ fn names_differ_by_address_and_holder() {
     };
     let v4 = Endpoint::v4([192, 0, 2, 1], 4791);
     assert_eq!(
-        below(Name::of(&socket_dir, &v4, Holder::Address, Role::Links)),
+        below(SocketPath::new(&socket_dir, &v4, Holder::Address, Role::Links)),
         "192.0.2.1-4791/any/door"
     );
     assert_eq!(
-        below(Name::of(&socket_dir, &v4, Holder::Block(7), Role::Messages)),
+        below(SocketPath::new(&socket_dir, &v4, Holder::Block(7), Role::Messages)),
         "192.0.2.1-4791/7/mail"
     );
     let mut ip = [0; 16];
     (ip[0], ip[1], ip[15]) = (0xfe, 0x80, 1);
     let v6 = Endpoint::new(ip, 3, 1);
     assert_eq!(
-        below(Name::of(&socket_dir, &v6, Holder::Service(0x106, 9), Role::Messages)),
+        below(SocketPath::new(&socket_dir, &v6, Holder::Service(0x106, 9), Role::Messages)),
         "fe800000000000000000000000000001%3-1/c262-9/mail"
     );
     // The longest of all fits.
     let most = Endpoint { ip: [0xfe; 16], scope_id: u32::MAX, port: u16::MAX };
-    assert!(text(&Name::of(
+    assert!(text(&SocketPath::new(
         &socket_dir,
         &most,
         Holder::Service(u16::MAX, u16::MAX),
@@ -105,7 +105,7 @@ fn receipts_of_a_killed_owner_are_read_for_a_minute() {
     let _kept = keep();
     let (socket_dir, at) = (SocketDir::open().unwrap(), at(5));
     let ended = || receipts_of(&socket_dir, &at, 1, false);
-    let own = |receipts: &Receipts| receipts.of(QPN).map(Psn::get);
+    let own = |receipts: &Receipts| receipts.find(QPN).map(Psn::get);
     // Sweeps this address alone: other processes' receipts stay.
     let sweep_at = |s: u64| {
         let place = socket_dir.c_path(&[Part::of_address(&at).bytes()]).unwrap();

@@ -1,14 +1,15 @@
 //! Writes another process's memory by its addresses: `process_vm_writev`, a copy by the kernel from
 //! one process into another.
 //!
-//! The kernel allows the call to a process of the same user that may also trace the other. It
-//! refuses it for a process that is not dumpable, across user namespaces, and to all but ancestors
-//! where Yama restricts ptrace(2). After one refusal the link uses its ring alone.
+//! The kernel allows the call to a process of the same user that may also trace the other. The
+//! kernel refuses the call for a process that is not dumpable, and across user namespaces. Where
+//! Yama restricts ptrace(2), only ancestors may call. After one refusal the link uses its ring
+//! alone.
 //!
 //! The call names its target by pid, and pids are used again. A pidfd, opened when the link is
 //! made, shows whether the process has ended. The link's socket, which execve(2) closes, shows
-//! whether it runs another program. Both are checked before each call; a short time between check
-//! and call remains. The grant is checked at the very moment of the call ([`crate::rseq`]).
+//! whether it runs another program. Both are checked shortly before each call. The grant is checked
+//! at the very moment of the call ([`crate::rseq`]).
 
 use crate::local::{is_own_user, peer_of};
 use crate::rseq::write_process;
@@ -38,7 +39,7 @@ pub(super) enum CmaError {
 impl PeerProcess {
     /// The process at the other end of a socket that was connected just now. `None`: it is another
     /// user's, or this system lacks the call.
-    pub(super) fn of(socket: RawFd) -> Option<PeerProcess> {
+    pub(super) fn from_socket(socket: RawFd) -> Option<PeerProcess> {
         // The order in which a copy's bytes become visible is known only on x86-64.
         if !cfg!(target_arch = "x86_64") {
             return None;

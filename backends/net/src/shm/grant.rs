@@ -17,7 +17,7 @@
 //! processes that the link trusts.
 //!
 //! A grant *by address* (`cma`) has no descriptor: the writer copies to the address in the owner's
-//! process, by a system call. All else is the same. Both ends must enable it; the owner grants by
+//! process, by a system call. Nothing else differs. Both ends must enable it; the owner grants by
 //! address only if the request was by address.
 
 use super::cma::{CmaError, PeerProcess};
@@ -137,7 +137,7 @@ fn try_pin(place: &RingMap, number: u32, serial: u32) -> bool {
 /// The offset of the `len` bytes at `addr` in a region of `length` bytes at `iova`; `None`: a part
 /// of them is outside.
 #[inline(always)]
-fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
+fn offset_within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
     let offset = addr.wrapping_sub(iova);
     (offset <= length && len <= length - offset).then_some(offset)
 }
@@ -271,7 +271,7 @@ impl PeerMemory for PeerGrants {
             self.last = self.find_or_add_mapped(request)?;
         }
         let held = self.list[self.last].as_ref()?.grant.as_ref()?;
-        let offset = within(held.iova, held.length, addr, len)?;
+        let offset = offset_within(held.iova, held.length, addr, len)?;
         try_pin(&self.place, held.number, held.serial).then(|| held.base + offset)
     }
 
@@ -293,7 +293,7 @@ impl PeerMemory for PeerGrants {
         }
         let i = find_or_add(&mut self.by_address, GrantRequest { from_qpn, qpn, rkey })?;
         let grant = self.by_address[i].as_ref()?.grant?;
-        let offset = within(grant.iova, grant.length, addr, len)?;
+        let offset = offset_within(grant.iova, grant.length, addr, len)?;
         self.pinned = (grant.number, grant.serial);
         try_pin(&self.place, grant.number, grant.serial).then(|| grant.offset.wrapping_add(offset))
     }

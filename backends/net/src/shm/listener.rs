@@ -7,7 +7,7 @@
 use super::messages::{Grant, GrantRequest, GRANT_LEN};
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::{accept, connect, Accepted, Lock, Name, Role};
+use crate::local::{accept, connect, Accepted, Lock, Role, SocketPath};
 use crate::rights::{self, Foreign};
 use crate::sys::{set_option, Fd};
 use gdrcore_core::error::{Error, Result};
@@ -30,7 +30,8 @@ pub struct Listener {
 }
 
 impl Drop for Listener {
-    /// Takes the waiting connections: the end of the listener would close the descriptors in them.
+    /// Takes the waiting connections, because the listener's end would close the descriptors in
+    /// them.
     fn drop(&mut self) {
         // SAFETY: no pointers. From here on nobody connects.
         unsafe { libc::shutdown(self.fd.raw(), libc::SHUT_RDWR) };
@@ -247,7 +248,7 @@ fn receive(from: &mut Foreign, bytes: &mut [u8]) -> Option<Message> {
 /// # Errors
 /// As [`connect`].
 pub(crate) fn connect_link(
-    at: &Name,
+    at: &SocketPath,
     from: &Endpoint,
     size: usize,
 ) -> Result<(LinkSocket, Segment)> {

@@ -24,7 +24,8 @@ mod tx;
 pub const LINKS: usize = 256;
 /// Bytes of data in a ring: small enough to stay in the caches of both ends.
 const LINK_RING_BYTES: usize = 256 << 10;
-/// Fewest links of a device: the other ends of links that have ended may keep some for a moment.
+/// The fewest links of a device: more than its peers need, because a link that has ended may keep
+/// its place for a moment, until its other end lets go.
 const LINKS_MIN: usize = 4;
 /// Most regions whose memory may be shared at a time.
 const SHARED: usize = 256;
@@ -38,7 +39,7 @@ pub struct ShmBounds {
 
 impl ShmBounds {
     /// The bounds for a device with so many peers and regions: each link leads to a peer.
-    pub fn of(max_peer: u32, max_mr: u32) -> ShmBounds {
+    pub fn for_device(max_peer: u32, max_mr: u32) -> ShmBounds {
         ShmBounds {
             links: (max_peer as usize).clamp(LINKS_MIN, LINKS),
             shared: (max_mr as usize).min(SHARED),
@@ -136,7 +137,8 @@ pub struct ShmPort {
     /// The directory of this user's sockets; `None`: a router makes all links.
     socket_dir: Option<SocketDir>,
     local: Endpoint,
-    /// A listener for the address, unless another device holds its name, and one for the blocks.
+    /// A listener for the address, if no other device holds its name, and a listener for the
+    /// blocks.
     listeners: [Option<Listener>; 2],
     /// The lock of the address's own name.
     address: Option<Lock>,
@@ -194,8 +196,8 @@ impl ShmPort {
         w.offset()
     }
 
-    /// Opens the listener of the device's blocks, under the lock of the first block, and the
-    /// listener of its address, unless another device holds the address's name.
+    /// Opens the listener of the device's blocks, under the lock of the first block. Opens the
+    /// listener of its address, too, if no other device holds the address's name.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].

@@ -1,5 +1,5 @@
-//! The rings between a session and its router, for traffic that involves more than the two ends of
-//! a link: datagrams, messages of the connection manager, and all else that is sent as packets.
+//! The rings between a session and its router, for what a link between two ends does not carry:
+//! datagrams, messages of the connection manager, and any other packets.
 //!
 //! The router makes two segments, one for each direction, and a socket for wake-ups. A frame is one
 //! packet, or several for one address:
@@ -22,7 +22,7 @@
 //! other's words loses its own rings, nothing else.
 
 use super::listener::LinkSocket;
-use super::ring::{Broken, Reader, Writer, FRAME_ALIGN};
+use super::ring::{BrokenRing, Reader, Writer, FRAME_ALIGN};
 use super::segment::Segment;
 use crate::rights::{self, Foreign};
 use crate::sys::Fd;
@@ -41,11 +41,11 @@ pub const HEAD: usize = 24;
 pub const PACKET_MAX: usize = 4096 + 128;
 /// Most bytes of a frame.
 pub const FRAME_MAX: usize = HEAD + PACKET_MAX;
-/// Bytes of the ring towards the router, and of the ring from it. If the first is full, only the
-/// session waits; the second limits the data that its peers may have in flight.
+/// Bytes of the ring towards the router, and of the ring from it. A full first ring delays the
+/// session alone. The second ring limits what its peers may have in flight.
 pub const RINGS: (u32, u32) = (128 << 10, 256 << 10);
-/// Bytes of the larger rings. The second holds a peer's window of a MiB with all headers: otherwise
-/// the end of a window would be lost.
+/// Bytes of the larger rings. The second holds a peer's window of a MiB with all headers. In a
+/// smaller ring the end of a window would be lost.
 pub const LARGER: (u32, u32) = (1 << 20, 2 << 20);
 /// Flag of a frame: its receiver is too slow.
 const CONGESTED: u8 = 1;
@@ -112,15 +112,15 @@ impl<'b> Packet<'b> {
     /// Copies the packet into memory of its length.
     ///
     /// # Errors
-    /// [`Broken`]: the ring's memory vanished, or `to` has another length.
+    /// [`BrokenRing`]: the ring's memory vanished, or `to` has another length.
     #[inline]
-    pub fn copy_to(&self, to: &mut [u8]) -> core::result::Result<(), Broken> {
-        let (first, rest) = to.split_at_mut_checked(self.first.len()).ok_or(Broken)?;
+    pub fn copy_to(&self, to: &mut [u8]) -> core::result::Result<(), BrokenRing> {
+        let (first, rest) = to.split_at_mut_checked(self.first.len()).ok_or(BrokenRing)?;
         if rest.len() != self.rest.1 {
-            return Err(Broken);
+            return Err(BrokenRing);
         }
         first.copy_from_slice(self.first);
-        host::fetch(self.rest.0, rest).map_err(|_| Broken)
+        host::fetch(self.rest.0, rest).map_err(|_| BrokenRing)
     }
 }
 
@@ -135,10 +135,10 @@ pub enum Put {
 
 /// One end of both rings. One thread at a time; nothing waits.
 ///
-/// A ring that is half full again and again, or that has no room for a frame of the router, moves
-/// to larger memory, if both ends support that. With more data in flight a session, its router and
-/// its peers each run longer before another one must run, if they share cores. A session with
-/// little data in flight keeps small rings.
+/// If both ends support it, a ring moves to larger memory when it is half full again and again, or
+/// has no room for a frame of the router. More data can then be in flight, so that a session, its
+/// router and its peers change less often on a core that they share. A session with little data in
+/// flight keeps small rings.
 #[derive(Debug)]
 pub struct Relay {
     writer: Writer,
@@ -200,7 +200,7 @@ impl Relay {
         // Neither end takes descriptors.
         rights::refuse(theirs.as_fd());
         let ends = Ends { up: up_fd.into(), down: down_fd.into(), socket: theirs };
-        Ok((Relay::of(down, up, Foreign::fresh(ours)), ends))
+        Ok((Relay::new(down, up, Foreign::fresh(ours)), ends))
     }
 
     /// The session's end. `sizes`: bytes of either ring, as [`RINGS`]; `grow`: as the router made
@@ -211,10 +211,10 @@ impl Relay {
     pub fn open(ends: Ends, sizes: (u32, u32), grow: bool) -> Result<Relay> {
         let up = Ring::open(ends.up, sizes.0, LARGER.0, grow)?;
         let down = Ring::open(ends.down, sizes.1, LARGER.1, grow)?;
-        Ok(Relay::of(up, down, Foreign::fresh(ends.socket)))
+        Ok(Relay::new(up, down, Foreign::fresh(ends.socket)))
     }
 
-    fn of(out: Ring, from: Ring, socket: Foreign) -> Relay {
+    fn new(out: Ring, from: Ring, socket: Foreign) -> Relay {
         Relay {
             writer: Writer::new(out.first.place()),
             reader: Reader::new(from.first.place()),
@@ -244,8 +244,8 @@ impl Relay {
     /// the socket is readable when there is some.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn ask_room(&mut self, bytes: usize) -> core::result::Result<bool, Broken> {
+    /// [`BrokenRing`].
+    pub fn ask_room(&mut self, bytes: usize) -> core::result::Result<bool, BrokenRing> {
         if self.writer.room(bytes, bytes)?.is_some() {
             return Ok(true);
         }
@@ -261,8 +261,8 @@ impl Relay {
     /// socket is readable when there is some.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn room(&mut self, most: usize) -> core::result::Result<Option<&mut [u8]>, Broken> {
+    /// [`BrokenRing`].
+    pub fn room(&mut self, most: usize) -> core::result::Result<Option<&mut [u8]>, BrokenRing> {
         if !self.ask_room(FRAME_MAX)? {
             return Ok(None);
         }
@@ -281,15 +281,15 @@ impl Relay {
     /// as [`Relay::put_quietly`].
     ///
     /// # Errors
-    /// [`Broken`]: the ring's memory vanished, or there was not so much room.
+    /// [`BrokenRing`]: the ring's memory vanished, or there was not so much room.
     pub fn send(
         &mut self,
         to: &PeerAddr,
         len: usize,
         seg: usize,
-    ) -> core::result::Result<(), Broken> {
+    ) -> core::result::Result<(), BrokenRing> {
         let frame = HEAD + len;
-        let Some((at, _)) = self.writer.room(frame, frame)? else { return Err(Broken) };
+        let Some((at, _)) = self.writer.room(frame, frame)? else { return Err(BrokenRing) };
         let grh = self.carried(to.grh());
         place_head(at, &to.gid, 0, if seg < len { seg as u16 } else { 0 }, grh)?;
         self.writer.publish(frame);
@@ -300,8 +300,12 @@ impl Relay {
     /// never valid, and finds no room.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn put(&mut self, address: &[u8; 16], packet: &[u8]) -> core::result::Result<Put, Broken> {
+    /// [`BrokenRing`].
+    pub fn put(
+        &mut self,
+        address: &[u8; 16],
+        packet: &[u8],
+    ) -> core::result::Result<Put, BrokenRing> {
         let put = self.put_quietly(address, packet, false)?;
         if put == Put::Done {
             self.wake();
@@ -322,27 +326,27 @@ impl Relay {
     /// gets too much, even if its ring is not half full.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`BrokenRing`].
     pub fn put_quietly(
         &mut self,
         address: &[u8; 16],
         packet: &[u8],
         marked: bool,
-    ) -> core::result::Result<Put, Broken> {
+    ) -> core::result::Result<Put, BrokenRing> {
         self.put_with_icrc(address, &Packet::whole(packet, Fields::default()), &[], marked)
     }
 
     /// As [`Relay::put_quietly`], with the packet's ICRC, its last bytes, apart.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`BrokenRing`].
     pub fn put_with_icrc(
         &mut self,
         address: &[u8; 16],
         packet: &Packet<'_>,
         icrc: &[u8],
         marked: bool,
-    ) -> core::result::Result<Put, Broken> {
+    ) -> core::result::Result<Put, BrokenRing> {
         let len = HEAD + packet.len() + icrc.len();
         if len > FRAME_MAX {
             return Ok(Put::Full);
@@ -355,10 +359,10 @@ impl Relay {
         let flags = if marked || half_full { CONGESTED } else { 0 };
         place_head(at, address, flags, 0, self.carried(packet.grh))?;
         let body = at.as_ptr() as u64 + HEAD as u64;
-        host::place(body, packet.first).map_err(|_| Broken)?;
+        host::place(body, packet.first).map_err(|_| BrokenRing)?;
         let (rest, to) = (packet.rest, body + packet.first.len() as u64);
-        host::transfer(rest.0, to, rest.1).map_err(|_| Broken)?;
-        host::place(body + packet.len() as u64, icrc).map_err(|_| Broken)?;
+        host::transfer(rest.0, to, rest.1).map_err(|_| BrokenRing)?;
+        host::place(body + packet.len() as u64, icrc).map_err(|_| BrokenRing)?;
         self.writer.publish(len);
         Ok(Put::Done)
     }
@@ -380,13 +384,17 @@ impl Relay {
     /// Room for a frame of `want` bytes: where, how many bytes up to `most` or half of the ring,
     /// and whether the ring is half full. Moves the ring first if it must.
     #[inline]
-    fn space(&mut self, want: usize, most: usize) -> core::result::Result<Option<Space>, Broken> {
+    fn space(
+        &mut self,
+        want: usize,
+        most: usize,
+    ) -> core::result::Result<Option<Space>, BrokenRing> {
         loop {
             // The ring is half full if less than half of it is free.
             let half = self.writer.half();
             let room = self.writer.room(want, half.max(most))?;
             let room = room.map(|(at, free)| (at, free, free < half));
-            // A frame without room is lost, and a loss slows its sender for long.
+            // A frame that finds no room is lost, which slows its sender for long.
             if matches!(room, Some((.., false))) || !self.grow(room.is_none())? {
                 return Ok(room);
             }
@@ -396,7 +404,7 @@ impl Relay {
     /// The own ring is half full: moves it to larger memory if it often is, or `at_once`. Returns
     /// true if it has moved, which happens once.
     #[cold]
-    fn grow(&mut self, at_once: bool) -> core::result::Result<bool, Broken> {
+    fn grow(&mut self, at_once: bool) -> core::result::Result<bool, BrokenRing> {
         let Some(growth) = &mut self.grows else { return Ok(false) };
         let at = self.writer.written();
         if !at_once && at < growth.next {
@@ -404,7 +412,7 @@ impl Relay {
         }
         growth.laps += 1;
         if growth.laps < LAPS && !at_once {
-            // Three quarters of the ring: from half full it fills up at most.
+            // Three quarters of the ring: half is full now, and at most the rest becomes full.
             growth.next = at + self.writer.half() as u64 * 3 / 2;
             return Ok(false);
         }
@@ -413,7 +421,7 @@ impl Relay {
         if segment.allocate().is_err() {
             return Ok(false);
         }
-        host::place(last.as_ptr() as u64, &[0; MOVED]).map_err(|_| Broken)?;
+        host::place(last.as_ptr() as u64, &[0; MOVED]).map_err(|_| BrokenRing)?;
         self.writer.publish(MOVED);
         // A sleeping reader has announced its sleep in the smaller ring.
         self.wake();
@@ -440,16 +448,16 @@ impl Relay {
     /// Takes the next packet, copied into `to`; `None`: there is none.
     ///
     /// # Errors
-    /// [`Broken`]: a length or a head that no writer of ours writes.
+    /// [`BrokenRing`]: a length or a head that no writer of ours writes.
     #[inline]
     pub fn take<'b>(
         &mut self,
         to: &'b mut [u8; PACKET_MAX],
-    ) -> core::result::Result<Option<Frame<'b>>, Broken> {
+    ) -> core::result::Result<Option<Frame<'b>>, BrokenRing> {
         let Some(len) = self.next_len()? else { return Ok(None) };
         let Frames { address, congested, grh, at, .. } = self.open;
-        let packet = to.get_mut(..len).ok_or(Broken)?;
-        host::fetch(at, packet).map_err(|_| Broken)?;
+        let packet = to.get_mut(..len).ok_or(BrokenRing)?;
+        host::fetch(at, packet).map_err(|_| BrokenRing)?;
         self.consume();
         Ok(Some(Frame { address, congested, grh, packet }))
     }
@@ -463,11 +471,11 @@ impl Relay {
     pub fn look<'b>(
         &mut self,
         to: &'b mut [u8; LONG],
-    ) -> core::result::Result<Option<([u8; 16], Packet<'b>)>, Broken> {
+    ) -> core::result::Result<Option<([u8; 16], Packet<'b>)>, BrokenRing> {
         let Some(len) = self.next_len()? else { return Ok(None) };
         let at = self.open.at;
         let first = &mut to[..if len < LONG { len } else { FIRST }];
-        host::fetch(at, first).map_err(|_| Broken)?;
+        host::fetch(at, first).map_err(|_| BrokenRing)?;
         let rest = (at + first.len() as u64, len - first.len());
         Ok(Some((self.open.address, Packet { first, rest, grh: self.open.grh })))
     }
@@ -489,29 +497,29 @@ impl Relay {
 
     /// Bytes of the next packet; `None`: there is none.
     #[inline]
-    fn next_len(&mut self) -> core::result::Result<Option<usize>, Broken> {
+    fn next_len(&mut self) -> core::result::Result<Option<usize>, BrokenRing> {
         if self.open.left == 0 && !self.open_next()? {
             return Ok(None);
         }
         let len = self.open.left.min(self.open.seg);
         if len > PACKET_MAX {
-            return Err(Broken);
+            return Err(BrokenRing);
         }
         Ok(Some(len))
     }
 
     /// Reads the head of the next frame. False: there is none.
-    fn open_next(&mut self) -> core::result::Result<bool, Broken> {
+    fn open_next(&mut self) -> core::result::Result<bool, BrokenRing> {
         let mut next = self.reader.peek()?;
         if matches!(next, Some((_, MOVED))) && self.follow() {
             next = self.reader.peek()?;
         }
         let Some((from, len)) = next else { return Ok(false) };
         if len <= HEAD {
-            return Err(Broken);
+            return Err(BrokenRing);
         }
         let (mut head, at) = ([0; HEAD], from.as_ptr() as u64);
-        host::fetch(at, &mut head).map_err(|_| Broken)?;
+        host::fetch(at, &mut head).map_err(|_| BrokenRing)?;
         let (flags, hop_limit) = (head[16], head[17]);
         let word = u32::from_le_bytes([head[20], head[21], head[22], head[23]]);
         let seg = usize::from(u16::from_le_bytes([head[18], head[19]]));
@@ -520,7 +528,7 @@ impl Relay {
         let several = seg > 0 && left > seg;
         let unknown = if self.has_headers { word >> 28 } else { word | u32::from(hop_limit) };
         if flags & !CONGESTED != 0 || unknown != 0 || !(seg == 0 || several) {
-            return Err(Broken);
+            return Err(BrokenRing);
         }
         let flow_label = word & FLOW_LABEL;
         let grh = Fields { flow_label, traffic_class: (word >> 20) as u8 & DSCP, hop_limit };
@@ -568,14 +576,14 @@ fn place_head(
     flags: u8,
     seg: u16,
     grh: Fields,
-) -> core::result::Result<(), Broken> {
+) -> core::result::Result<(), BrokenRing> {
     let mut head = [0; HEAD];
     head[..16].copy_from_slice(address);
     (head[16], head[17]) = (flags, grh.hop_limit);
     head[18..20].copy_from_slice(&seg.to_le_bytes());
     let word = u32::from(grh.traffic_class) << 20 | grh.flow_label;
     head[20..].copy_from_slice(&word.to_le_bytes());
-    host::place(at.as_ptr() as u64, &head).map_err(|_| Broken)
+    host::place(at.as_ptr() as u64, &head).map_err(|_| BrokenRing)
 }
 
 /// The memory of one ring, and of the larger one that it may move to.
@@ -588,7 +596,7 @@ impl Ring {
     fn create(size: u32, larger: u32, grow: bool) -> Result<(Ring, Fd)> {
         if grow {
             let (segments, fd) = Segment::create_growing(size as usize, larger as usize)?;
-            return Ok((Ring::of(segments), fd));
+            return Ok((Ring::growing(segments), fd));
         }
         let (first, fd) = Segment::create(size as usize)?;
         Ok((Ring { first, larger: None }, fd))
@@ -597,12 +605,12 @@ impl Ring {
     fn open(fd: OwnedFd, size: u32, larger: u32, grow: bool) -> Result<Ring> {
         let fd = fd.as_raw_fd();
         if grow {
-            return Segment::open_growing(fd, size as usize, larger as usize).map(Ring::of);
+            return Segment::open_growing(fd, size as usize, larger as usize).map(Ring::growing);
         }
         Ok(Ring { first: Segment::open(fd, size as usize)?, larger: None })
     }
 
-    fn of([first, larger]: [Segment; 2]) -> Ring {
+    fn growing([first, larger]: [Segment; 2]) -> Ring {
         Ring { first, larger: Some(larger) }
     }
 }
@@ -612,7 +620,7 @@ impl Ends {
     ///
     /// # Errors
     /// [`Error::Os`]`(EMFILE)`: some did not arrive, because this process may open no more.
-    pub fn of(fds: [Option<OwnedFd>; 3]) -> Result<Ends> {
+    pub fn from_descriptors(fds: [Option<OwnedFd>; 3]) -> Result<Ends> {
         let [Some(up), Some(down), Some(socket)] = fds else {
             return Err(Error::Os(libc::EMFILE));
         };

@@ -20,7 +20,7 @@
 //!
 //! Each end keeps its own position private and checks the one number that it reads from the other.
 //! A length must fit; a tail must lie between the last one read and the own head. Anything else is
-//! [`Broken`].
+//! [`BrokenRing`].
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -54,7 +54,7 @@ pub const GRANTS: usize = 16;
 
 /// The other end wrote a value that is never valid: the link must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub struct BrokenRing;
 
 #[repr(C, align(64))]
 struct Line<T>(T);
@@ -161,7 +161,7 @@ impl RingMap {
 
     /// Address of a position in the data. More than `size` bytes from there on are mapped.
     #[inline(always)]
-    fn at(&self, pos: u64) -> *mut u8 {
+    fn address_of(&self, pos: u64) -> *mut u8 {
         let off = CONTROL + (pos as usize & self.mask);
         // SAFETY: below CONTROL + size, and CONTROL + 2 * size bytes are mapped.
         unsafe { self.base.as_ptr().add(off) }
@@ -178,7 +178,7 @@ impl RingMap {
     fn length(&self, pos: u64) -> &Length {
         // SAFETY: positions are multiples of 64, so the word is aligned and inside the mapping; it
         // is an atomic.
-        unsafe { &*self.at(pos).cast::<Length>() }
+        unsafe { &*self.address_of(pos).cast::<Length>() }
     }
 }
 
@@ -199,8 +199,9 @@ fn limit(tail: u64, size: usize) -> u64 {
 pub struct Writer {
     place: RingMap,
     head: u64,
-    /// Where the next frame must end, by the tail that was last read: the frame's own head and the
-    /// head of the next one, whose length is zeroed first, have room behind that.
+    /// The position at which the next frame must end, by the tail that was last read. Behind it
+    /// there is room for the frame's own head, and for the head of the next frame, whose length is
+    /// zeroed first.
     limit: u64,
     /// Where [`Writer::prepare`] has zeroed a length.
     zeroed: u64,
@@ -230,13 +231,13 @@ impl Writer {
     /// Room for the next frame: at least `want` bytes, at most `most`. `None`: there is less.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`BrokenRing`].
     #[inline(always)]
     pub fn room(
         &mut self,
         want: usize,
         most: usize,
-    ) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
+    ) -> Result<Option<(NonNull<u8>, usize)>, BrokenRing> {
         if self.free() < want.max(most) as i64 {
             // Pairs with the release in `Reader::release`: the reader has read the bytes before
             // they are overwritten.
@@ -245,7 +246,7 @@ impl Writer {
             if tail.wrapping_sub(last) > self.head.wrapping_sub(last)
                 || !tail.is_multiple_of(FRAME_ALIGN as u64)
             {
-                return Err(Broken);
+                return Err(BrokenRing);
             }
             self.limit = limit(tail, self.place.size());
             if self.free() < want as i64 {
@@ -255,7 +256,7 @@ impl Writer {
         // So the room of a small frame is a constant.
         let room = if want < most { most.min(self.free() as usize) } else { most };
         // SAFETY: the position is inside the mapping, FRAME_HEAD bytes behind it too.
-        let p = unsafe { self.place.at(self.head).add(FRAME_HEAD) };
+        let p = unsafe { self.place.address_of(self.head).add(FRAME_HEAD) };
         // SAFETY: behind the beginning of a mapping.
         Ok(Some((unsafe { NonNull::new_unchecked(p) }, room)))
     }
@@ -280,7 +281,7 @@ impl Writer {
         // The lines ahead lie in the cache of the reader's core, which read them a lap ago. For
         // long frames the processor itself recognises the stream of stores.
         if len <= SMALL {
-            let ahead = self.place.at(next.wrapping_add(AHEAD));
+            let ahead = self.place.address_of(next.wrapping_add(AHEAD));
             host::expect_write(ahead.expose_provenance() as u64);
         }
         address
@@ -335,18 +336,18 @@ impl Reader {
     /// copy, then check.
     ///
     /// # Errors
-    /// [`Broken`]: no valid length.
+    /// [`BrokenRing`]: no valid length.
     #[inline(always)]
-    pub fn peek(&self) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
+    pub fn peek(&self) -> Result<Option<(NonNull<u8>, usize)>, BrokenRing> {
         let len = self.place.length(self.pos).read() as usize;
         if len == 0 {
             return Ok(None);
         }
         if len > self.place.size() - FRAME_HEAD - FRAME_ALIGN {
-            return Err(Broken);
+            return Err(BrokenRing);
         }
         // SAFETY: len + FRAME_HEAD <= size, and size bytes behind any position are mapped.
-        let p = unsafe { self.place.at(self.pos).add(FRAME_HEAD) };
+        let p = unsafe { self.place.address_of(self.pos).add(FRAME_HEAD) };
         // SAFETY: behind the beginning of a mapping.
         Ok(Some((unsafe { NonNull::new_unchecked(p) }, len)))
     }

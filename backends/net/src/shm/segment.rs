@@ -19,8 +19,8 @@ pub struct Segment {
 
 impl Segment {
     /// Makes a segment with `size` bytes of data (a power of two, 4096 to [`DATA_MAX`]), and
-    /// returns the descriptor to pass on. Its pages are allocated now: a page that is missing later
-    /// would raise SIGBUS.
+    /// returns the descriptor to pass on. Its pages are allocated now, because a missing page would
+    /// raise SIGBUS later.
     ///
     /// # Errors
     /// [`Error::Invalid`]: the size. [`Error::NoMemory`], [`Error::Os`]: the error of memfd_create,
@@ -155,7 +155,7 @@ mod tests {
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(Segment::open(null.as_raw_fd(), 8192).unwrap_err(), Error::Access);
         assert_eq!(Segment::open(-1, 8192).unwrap_err(), Error::Access);
-        // Of the right size, but its owner could still shrink it. SAFETY: the name is a C string.
+        // The size is right, but its owner could still shrink it. SAFETY: the name is a C string.
         let plain =
             Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) })
                 .unwrap();

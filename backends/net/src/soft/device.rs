@@ -4,8 +4,8 @@
 //! Each engine is a [`SoftEngine`] with a lock, ports, links and a block of QPNs of its own.
 //! Packets find an engine as they find one of several processes at an address, and queue pairs of
 //! two engines reach each other as those of two processes do. A loopback device has no port, so it
-//! links its engines (`links`). The rings of these links are the only memory that two engines share
-//! and a packet reads or writes.
+//! links its engines (`links`). The rings of these links are the only memory of two engines that
+//! packets read or write.
 //!
 //! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them. A
 //!   queue pair belongs to the engine of its SRQ or its send CQ. Handles contain the engine's
@@ -242,8 +242,9 @@ impl SoftDevice {
         self.engines.iter().try_for_each(add)
     }
 
-    /// Takes back what a CQ is armed for, and its event if nobody has taken that yet: for who wants
-    /// fewer events than before: [`gdrcore_core::device::Device::cq_arm`] never narrows.
+    /// Takes back what a CQ is armed for, and its event if nobody has taken that yet. For callers
+    /// that want fewer events than before, which [`gdrcore_core::device::Device::cq_arm`] does not
+    /// offer.
     ///
     /// # Errors
     /// [`Error::StaleHandle`], `Error::OwnerDead`.
@@ -251,8 +252,8 @@ impl SoftDevice {
         self.in_rings(cq, SoftEngine::cq_disarm)
     }
 
-    /// What is in a CQ counts as completed now: a CQ that is armed for any completion has its
-    /// event. For polls that left completions there although they had room
+    /// All completions in a CQ count as new: a CQ that is armed for any completion raises its
+    /// event. For polls that left completions in the CQ although they had room
     /// ([`gdrcore_core::inject::Faults::few`]).
     ///
     /// # Errors
@@ -273,22 +274,22 @@ impl SoftDevice {
     /// [`Error::StaleHandle`]: no engine has such a handle.
     #[inline(always)]
     pub fn engine_of(&self, h: Handle) -> Result<(&'static SoftEngine, Handle)> {
-        self.of(h).map(|(_, engine, h)| (engine, h))
+        self.resolve(h).map(|(_, engine, h)| (engine, h))
     }
 
     /// The engine whose number is in a handle, and the handle there.
     #[inline(always)]
-    fn of(&self, h: Handle) -> Result<(usize, &'static SoftEngine, Handle)> {
+    fn resolve(&self, h: Handle) -> Result<(usize, &'static SoftEngine, Handle)> {
         let k = ((h & self.number) >> NUMBER_SHIFT) as usize;
         match self.engines.get(k) {
-            Some(engine) => Ok((k, engine, self.inner(h))),
+            Some(engine) => Ok((k, engine, self.engine_handle(h))),
             None => Err(of_no_engine(h)),
         }
     }
 
     /// The engine's form of a handle that the program gave.
     #[inline(always)]
-    fn inner(&self, h: Handle) -> Handle {
+    fn engine_handle(&self, h: Handle) -> Handle {
         h & !self.number
     }
 
@@ -327,7 +328,7 @@ impl SoftDevice {
 
 /// The program's form of a handle of an engine.
 #[inline(always)]
-fn outer(k: usize, h: Handle) -> Handle {
+fn program_handle(k: usize, h: Handle) -> Handle {
     h | (k as u64) << NUMBER_SHIFT
 }
 
@@ -337,8 +338,8 @@ fn of_no_engine(h: Handle) -> Error {
     refuse!(StaleHandle, "handle {h:#x}: stale, or another context's")
 }
 
-/// The objects that are left in a device. Those of one engine are added up; those of the whole
-/// device are in each engine, and the count of the first engine, which comes last, stands for all.
+/// The objects that are left in a device. Objects of one engine are added up. Objects of the whole
+/// device are in each engine, so only the count of the first engine, which comes last, is taken.
 fn all_leaks(engines: impl Iterator<Item = Leaks>) -> Leaks {
     engines.fold(Leaks::default(), |sum, l| Leaks {
         cq: sum.cq + l.cq,

@@ -149,8 +149,8 @@ impl SoftEngine {
 
 /// Data: posts of other shapes, and polls that find nothing.
 impl SoftEngine {
-    /// Posts what is not one plain request to the peer of an RC or UC QP. Most such posts are plain
-    /// requests to a DCI.
+    /// Posts anything but one plain request to the peer of an RC or UC QP. Most such posts are
+    /// plain requests to a DCI.
     ///
     /// # Safety
     /// That of `Device::post_send`.
@@ -286,7 +286,7 @@ fn port_of(state: Option<InterfaceState>, is_down: bool) -> DeviceAttr {
 impl SoftEngine {
     /// `Device::query`.
     pub(super) fn query(&self) -> Result<DeviceAttr> {
-        self.attributes(|last| InterfaceState::of(&self.local, last.interface))
+        self.attributes(|last| InterfaceState::read(&self.local, last.interface))
     }
 
     /// `Device::facts`.

@@ -79,13 +79,13 @@ impl SoftConfig<'_> {
     /// The bounds of the device's claim among the devices of its address.
     pub(super) fn claim(&self) -> Result<ClaimBounds> {
         let c = self.core.resolve()?;
-        Ok(ClaimBounds::of(c.burst_bytes, c.max_cm_ids))
+        Ok(ClaimBounds::for_device(c.burst_bytes, c.max_cm_ids))
     }
 
     /// The bounds of the device's links: the engine has a peer for each outbound link.
     pub(super) fn shm(&self) -> Result<ShmBounds> {
         let c = self.core.resolve()?;
-        Ok(ShmBounds::of(c.max_peer, c.max_mr))
+        Ok(ShmBounds::for_device(c.max_peer, c.max_mr))
     }
 
     /// Whether the device has links to other processes.
@@ -99,7 +99,7 @@ impl SoftConfig<'_> {
 
     /// The QPN blocks that the device claims of its address.
     pub(super) fn wanted(&self) -> Result<WantedBlocks> {
-        WantedBlocks::of(self.core.qpn_base, self.core.resolve()?.qpn_count)
+        WantedBlocks::from_range(self.core.qpn_base, self.core.resolve()?.qpn_count)
     }
 
     /// The layout of a device with a name. `siblings`: the device is one of the engines of a

@@ -75,8 +75,8 @@ pub(super) fn remove(device: &SoftEngine) {
     }
 }
 
-/// Whether the memory of a device still holds it, and is of this process: before it exits, a
-/// program may free or unmap the memory of a context that it has not closed.
+/// Whether a device is still in its memory, and is this process's. A program may free or unmap the
+/// memory of a context that it has not closed, and then exit.
 fn is_there(at: *const SoftEngine) -> bool {
     let guard = at.wrapping_byte_add(core::mem::offset_of!(SoftEngine, fork));
     let mut word = [0; size_of::<ForkGuard>()];
@@ -142,7 +142,7 @@ impl SoftEngine {
     /// False: another thread is in the engine.
     fn end_in_order(&self, last: Last) -> bool {
         for _ in 0..LOCK_TRIES {
-            if let Some(mut held) = self.try_lock().map(ControlGuard::of) {
+            if let Some(mut held) = self.try_lock().map(ControlGuard::new) {
                 self.release_held(&mut held, None);
                 match last {
                     Last::Acks => self.drain_and_ack_locked(held, None),

@@ -71,7 +71,7 @@ pub(super) struct ControlGuard<'d>(ManuallyDrop<EngineLock<'d>>);
 
 impl<'d> ControlGuard<'d> {
     /// Makes a held lock that of a control call.
-    pub(super) fn of(held: EngineLock<'d>) -> ControlGuard<'d> {
+    pub(super) fn new(held: EngineLock<'d>) -> ControlGuard<'d> {
         ControlGuard(ManuallyDrop::new(held))
     }
 }
@@ -145,7 +145,7 @@ impl SoftEngine {
         let mut tries = 0u32;
         loop {
             if let Some(held) = self.try_lock() {
-                return ControlGuard::of(held);
+                return ControlGuard::new(held);
             }
             tries += 1;
             if tries.is_multiple_of(64) {

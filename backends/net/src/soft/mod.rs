@@ -172,7 +172,7 @@ struct PortState<P = UdpPort> {
     blocked: bool,
     /// A ring to another process was full.
     rings_full: bool,
-    /// A thread waited in vain for room for a last ACK, and there has been none since.
+    /// A thread waited in vain for room for a last ACK, and there has been no room since.
     gave_up_room: bool,
     /// A device without a socket has lost a link: packets that would leave by the port are dropped.
     discards: bool,

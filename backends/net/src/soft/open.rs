@@ -127,9 +127,9 @@ unsafe fn open_links(
     }
 }
 
-/// Tells the engine of a device's socket: who may send in a peer's name, and that bursts are
-/// segmented. If the kernel does not tell the user of a port (a sandbox), ports are not checked: a
-/// peer's second socket looks like a stranger's.
+/// Tells the engine two rules of a device's socket: who may send in a peer's name, and that bursts
+/// are segmented. In a sandbox the kernel may not tell the user of a port. Then ports are not
+/// checked, because a peer's second socket would look like a stranger's.
 fn set_socket_rules(g: &mut Guard<'_>, socket: Option<&Endpoint>) {
     g.check_ports(socket.is_some_and(|own| receiving_user(own, own).is_some()));
     g.divide_writes(socket.is_some());

@@ -35,8 +35,8 @@ impl<P: Port> PortState<P> {
         self.blocked || self.rings_full
     }
 
-    /// Returns the round's time: `read` if given; the last time if the clock is not worth its cost;
-    /// else the clock. The last time is used only while no owed ACK is delayed:
+    /// Returns the round's time: `read` if there is one; else the last time, or the clock if it is
+    /// worth its cost. The last time is used only while no owed ACK is delayed:
     ///
     /// * With links, of several rounds in vain one reads the clock: that is half of such a round's
     ///   cost.

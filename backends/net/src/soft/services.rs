@@ -35,11 +35,11 @@ impl Services {
         self.0.values_mut().for_each(|(_, known)| *known = false);
     }
 
-    /// Announces at most `most` services that the router does not know. `tell` returns false if it
+    /// Announces at most `most` services that the router does not know. `send` returns false if it
     /// cannot send. Returns true if some are left.
-    pub(super) fn tell(&mut self, most: usize, mut tell: impl FnMut(Service) -> bool) -> bool {
+    pub(super) fn announce(&mut self, most: usize, mut send: impl FnMut(Service) -> bool) -> bool {
         for (at, known) in self.0.values_mut().filter(|(_, known)| !known).take(most) {
-            *known = tell(*at);
+            *known = send(*at);
             if !*known {
                 break;
             }
@@ -97,14 +97,14 @@ mod tests {
         for id in 0..3 {
             assert_eq!(s.note(id, at(id as u16)), Ok(true));
         }
-        assert!(!s.tell(8, |_| panic!("the router knows them")));
+        assert!(!s.announce(8, |_| panic!("the router knows them")));
         s.tell_again();
         let mut told = Vec::new();
         let mut note = |at: Service| {
             told.push(at.port);
             true
         };
-        assert!(s.tell(8, |_| false) && s.tell(2, &mut note) && !s.tell(2, &mut note));
+        assert!(s.announce(8, |_| false) && s.announce(2, &mut note) && !s.announce(2, &mut note));
         assert_eq!(told.len(), 3, "{told:?}");
         assert!((0..3).all(|id| s.forget(id).is_some()));
         for id in 0..SERVICES as u64 {

@@ -28,7 +28,7 @@ impl MappedPort {
     /// `NoMemory`: the memory was mapped for a smaller configuration.
     pub fn new(socket: UdpSocket, cfg: &UdpConfig, memory: Map) -> Result<MappedPort> {
         // SAFETY: the memory is of this value alone, which keeps it for as long as the port.
-        let port = unsafe { UdpPort::over(socket, cfg, memory.as_ptr(), memory.len()) }?;
+        let port = unsafe { UdpPort::from_socket(socket, cfg, memory.as_ptr(), memory.len()) }?;
         Ok(MappedPort { port, _memory: memory })
     }
 }

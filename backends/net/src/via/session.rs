@@ -493,7 +493,7 @@ pub(super) fn rings_of(w: &Welcome, fds: [Option<Foreign>; 3]) -> Result<Option<
     match w.features & feature::RELAY {
         0 => Ok(None),
         _ => Relay::open(
-            Ends::of(fds.map(|fd| fd.map(Foreign::trusted)))?,
+            Ends::from_descriptors(fds.map(|fd| fd.map(Foreign::trusted)))?,
             w.rings,
             w.features & feature::GROW != 0,
         )

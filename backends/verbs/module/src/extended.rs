@@ -57,7 +57,7 @@ pub unsafe extern "C" fn post_extended(qp: Object, wr: *const SendWr) -> c_int {
     // SAFETY: as above.
     let kind = unsafe { (*base).qp_type };
     // SAFETY: as above; of type DRIVER there are DCIs only here.
-    let dci = (kind == ibv_qp_type::IBV_QPT_DRIVER).then(|| unsafe { mlx5::Dci::of(ex) });
+    let dci = (kind == ibv_qp_type::IBV_QPT_DRIVER).then(|| unsafe { mlx5::Dci::from_qp_ex(ex) });
     let dci = match dci {
         Some(None) => return libc::EOPNOTSUPP,
         Some(dci) => dci,

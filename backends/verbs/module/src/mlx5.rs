@@ -157,7 +157,7 @@ mod with_header {
     impl Dci {
         /// # Safety
         /// A live DCI of [`create`], or null.
-        pub unsafe fn of(ex: *mut ibv_qp_ex) -> Option<Dci> {
+        pub unsafe fn from_qp_ex(ex: *mut ibv_qp_ex) -> Option<Dci> {
             let functions = FUNCTIONS.get()?;
             // SAFETY: our contract.
             let dv = unsafe { (functions.qp_ex)(ex) };
@@ -202,7 +202,7 @@ mod without_header {
     impl Dci {
         /// # Safety
         /// None.
-        pub unsafe fn of(_: *mut ibv_qp_ex) -> Option<Dci> {
+        pub unsafe fn from_qp_ex(_: *mut ibv_qp_ex) -> Option<Dci> {
             None
         }
 

@@ -4,7 +4,7 @@
 use super::{median, until_input_ends, Given, Worker};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Kind, Psn, ICRC_LEN};
+use gdrcore_core::wire::{Class, PacketKind, Psn, ICRC_LEN};
 use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX, RINGS};
 use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::session::Session;
@@ -33,7 +33,8 @@ impl Member {
 
     /// A SEND of one packet to a queue pair of another one. Nobody looks at its ICRC here.
     fn packet_to(&self, to: &Member, payload: usize) -> Packet {
-        let run = Run::new(Class::Rc, Kind::Send, to.session.welcome().qpns.0 + 3, Psn::new(1));
+        let run =
+            Run::new(Class::Rc, PacketKind::Send, to.session.welcome().qpns.0 + 3, Psn::new(1));
         let opcode = run.opcode(true, true);
         let mut bytes = vec![0; opcode.header_len()];
         run.emit_headers(opcode, run.psn, false, 0, &mut bytes);

@@ -708,7 +708,9 @@ fn fairness_is_a_time_in_which_a_network_can_answer() {
     // A flood of a thousand requests a second leaves an honest one the better part of its tries.
     assert!(u64::from(b.half_open) * 1_000 * MS / FAIR_NS >= 600);
     let of = |max_cm_ids, max_qp| {
-        let b = Bounds::of(&Config { max_cm_ids, max_qp, ..Config::default() }.resolve().unwrap());
+        let b = Bounds::from_config(
+            &Config { max_cm_ids, max_qp, ..Config::default() }.resolve().unwrap(),
+        );
         (b.own, b.half_open, b.guests)
     };
     assert_eq!(of(1, 1), (4, 16, 32));

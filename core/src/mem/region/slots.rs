@@ -1,7 +1,7 @@
 //! The slots of a table of regions: which are free, and in what order they are used; their keys;
 //! and how many of them a protection domain has.
 
-use super::{Kind, Regions, Slot, FREE, NIL, RANDOM_BITS};
+use super::{Regions, Slot, SlotKind, FREE, NIL, RANDOM_BITS};
 use crate::arena::Heap;
 use crate::error::{Error, Result};
 use crate::random::{Random, Shuffle};
@@ -50,7 +50,7 @@ impl Regions {
         }
         let key = Random::new(self.seed, ORDER_PURPOSE ^ (first as u64) << 48);
         let order = Shuffle::new(key, n.next_power_of_two().ilog2());
-        for i in (0..n.next_power_of_two()).map(|place| order.at(place)).filter(|i| *i < n) {
+        for i in (0..n.next_power_of_two()).map(|place| order.number_at(place)).filter(|i| *i < n) {
             self.append(first as u32 + i);
         }
     }
@@ -95,7 +95,7 @@ impl Regions {
     /// Takes a slot out of the list of free ones.
     pub(super) fn unlink(&mut self, index: u32) -> Result<()> {
         let Slot { kind, qp: before, link: after, .. } = self.slots[index as usize];
-        if kind != Kind::Free {
+        if kind != SlotKind::Free {
             return Err(refuse!(Busy, "key: its index is in use in another engine"));
         }
         match before {

@@ -22,11 +22,11 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::qp_state;
 use crate::wire::dceth::{DcEth, DcMessage};
-use crate::wire::{is_default_partition, Class, Kind, Psn};
+use crate::wire::{is_default_partition, Class, PacketKind, Psn};
 
 /// The packet of a control message.
 fn control(dest_qpn: u32, psn: Psn) -> Run {
-    Run::new(Class::Dc, Kind::DcControl, dest_qpn, psn)
+    Run::new(Class::Dc, PacketKind::DcControl, dest_qpn, psn)
 }
 
 /// Writes a control packet into a burst. False: it did not fit.

@@ -25,7 +25,7 @@ use crate::verbs::post::Single;
 use crate::verbs::shared::{at_once, Shared};
 use crate::verbs::types::{send_flags, wc_opcode, wc_status::SUCCESS, wr_opcode};
 use crate::verbs::wqe::{DcAddr, SendWqe};
-use crate::wire::{packet_bytes, Kind, Opcode, Psn};
+use crate::wire::{packet_bytes, Opcode, PacketKind, Psn};
 
 /// Longest request without a slot whose bytes pass over the stack. The engine's room for a packet
 /// would move from core to core with each such request of two threads.
@@ -61,7 +61,7 @@ fn run_of_single<const WRITE: bool>(request: &Single, dest_qpn: u32, psn: Psn) -
     let Single { opcode, imm, sge, solicited, remote_addr, rkey, .. } = *request;
     let writes = WRITE || opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
     let has_imm = !WRITE && opcode & 1 != 0;
-    let kind = if writes { Kind::Write } else { Kind::Send };
+    let kind = if writes { PacketKind::Write } else { PacketKind::Send };
     let only = if writes { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY };
     let run = Run {
         solicited,
@@ -86,7 +86,7 @@ impl Transport {
         kind: QpKind,
         (from, mtu): (u32, u32),
     ) -> Option<Conn<'t>> {
-        let b = self.common.qp_of(qpn).and_then(|bi| self.within(s, bi))?;
+        let b = self.common.qp_of(qpn).and_then(|bi| self.loopback_conn(s, bi))?;
         takes_from(b.qp, kind, (from, mtu)).then_some(b)
     }
 
@@ -121,8 +121,8 @@ impl Transport {
             return false;
         }
         let run = match WRITE {
-            true if op.within(class_of_singles(DC)) != Opcode::RC_WRITE_ONLY => return false,
-            true => Run { kind: Kind::Write, has_imm: false, ..run },
+            true if op.class_to_rc(class_of_singles(DC)) != Opcode::RC_WRITE_ONLY => return false,
+            true => Run { kind: PacketKind::Write, has_imm: false, ..run },
             false => run,
         };
         let wqe = slot.header();
@@ -140,7 +140,7 @@ impl Transport {
             }
             bytes
         };
-        let bytes = packet_bytes(op.within(class_of_singles(DC)), len as usize);
+        let bytes = packet_bytes(op.class_to_rc(class_of_singles(DC)), len as usize);
 
         let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
         let Some(mut b) = b else { return false };
@@ -148,10 +148,11 @@ impl Transport {
             return false;
         }
 
-        let Some(mut a) = self.within(s, qi) else { return false };
+        let Some(mut a) = self.loopback_conn(s, qi) else { return false };
         let (bytes, charge) = (bytes as u64, Charge::Free);
         let sent = Departed { psn, psns: 1, packets: 1, bytes, charge };
-        let code = if run.kind == Kind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
+        let code =
+            if run.kind == PacketKind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
         a.end_local(&mut sq, index, &sent, ACK_BYTES, code);
         if !DC {
             q.at_once.store(at_once::WITHIN, Ordering::Relaxed);
@@ -195,7 +196,7 @@ impl Transport {
         // A completion without room would need its slot. The completion of the receive may take an
         // entry of the same CQ before it.
         if signaled {
-            let scq = CqSide::of(s, &common.key, &mut common.cqs, qp.scq);
+            let scq = CqSide::find(s, &common.key, &mut common.cqs, qp.scq);
             if !scq.is_some_and(|scq| scq.has_room_for(if WRITE { 1 } else { 2 })) {
                 return false;
             }
@@ -220,7 +221,8 @@ impl Transport {
         a.answered_at_once(&Departed { psn, psns: 1, packets: 1, bytes, charge }, ACK_BYTES);
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: sge.length.into(), flags, ..SendWqe::default() };
-        let code = if run.kind == Kind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
+        let code =
+            if run.kind == PacketKind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
         let (key, cqs) = (&a.common.key, &mut a.common.cqs);
         let ending = prepare(s, key, cqs, a.qp.scq, &wqe, code, SUCCESS);
         debug_assert!(ending.is_some(), "room was checked");
@@ -277,10 +279,11 @@ impl Transport {
             va: wqe.remote_addr,
             rkey: wqe.rkey,
             dma_len: len,
-            ..Run::new(class, Kind::ReadRequest, qp.attr.dest_qp_num, psn)
+            ..Run::new(class, PacketKind::ReadRequest, qp.attr.dest_qp_num, psn)
         };
-        let request = packet_bytes(Opcode::RC_READ_REQUEST.of(class), 0) as u64;
-        let answer = packet_bytes(Opcode::RC_READ_RESPONSE_ONLY.of(class), bytes.len()) as u64;
+        let request = packet_bytes(Opcode::RC_READ_REQUEST.rc_to_class(class), 0) as u64;
+        let answer =
+            packet_bytes(Opcode::RC_READ_RESPONSE_ONLY.rc_to_class(class), bytes.len()) as u64;
 
         let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
         let Some(mut b) = b else { return false };
@@ -296,7 +299,7 @@ impl Transport {
         b.qp.conn.resp.pkts_since_ack = 0;
         b.count_sent(1, answer);
 
-        let Some(mut a) = self.within(s, qi) else { return false };
+        let Some(mut a) = self.loopback_conn(s, qi) else { return false };
         let sent = Departed { psn, psns: 1, packets: 1, bytes: request, charge: Charge::Free };
         a.end_local(&mut sq, index, &sent, answer, wc_opcode::RDMA_READ);
         true

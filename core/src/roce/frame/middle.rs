@@ -16,7 +16,7 @@
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
-use crate::wire::{is_default_partition, Bth, Flow, Kind, Opcode, ICRC_LEN};
+use crate::wire::{is_default_partition, Bth, Flow, Opcode, PacketKind, ICRC_LEN};
 
 /// Bytes of the shortest packet for which one pass pays.
 pub const FEWEST: usize = 1024;
@@ -54,7 +54,7 @@ impl Transport {
         }
         let (psn, len) = (run.psn, payload.len());
         let next = match run.kind {
-            Kind::ReadResponse => c.next_of_read(psn, len).map(|(read, to)| (Some(read), to)),
+            PacketKind::ReadResponse => c.next_of_read(psn, len).map(|(read, to)| (Some(read), to)),
             _ => c.next_of_write(psn, len).map(|to| (None, to)),
         };
         let Some((read, target)) = next else { return false };

@@ -14,7 +14,7 @@ use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
 use crate::verbs::wqe::DcAddr;
 use crate::wire::{
-    is_default_partition, packet_bytes, pad_len, Bth, Class, Kind, Opcode, Syndrome, ICRC_LEN,
+    is_default_partition, packet_bytes, pad_len, Bth, Class, Opcode, PacketKind, Syndrome, ICRC_LEN,
 };
 
 /// Bytes of an ACK.
@@ -69,7 +69,7 @@ impl Transport {
         let Some((rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
         let bth = Bth::parse(header);
         let single = matches!(
-            bth.opcode.within(class_of_singles(DC)),
+            bth.opcode.class_to_rc(class_of_singles(DC)),
             Opcode::RC_SEND_ONLY
                 | Opcode::RC_ACK
                 | Opcode::RC_WRITE_ONLY
@@ -86,7 +86,7 @@ impl Transport {
             return false;
         }
         let Ok((run, payload)) = Run::parse_behind(&bth, rest) else { return false };
-        let taken = if run.kind == Kind::Ack {
+        let taken = if run.kind == PacketKind::Ack {
             // IBTA 9.7.7.2, taken
             let acked =
                 payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });

@@ -19,7 +19,7 @@ use crate::roce::Transport;
 use crate::verbs::shared::Shared;
 use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::verbs::NONE;
-use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Class, Opcode, PacketKind, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
@@ -121,9 +121,9 @@ impl Transport {
         receipts: &Receipts,
     ) -> usize {
         let base = [w.word(0), w.word(1), w.word(2)];
-        let h = Head::of_base(base);
+        let h = Head::from_base(base);
         let class = class_of_singles(DC);
-        let (op, flags, len) = (h.op.within(class), h.flags, h.payload as usize);
+        let (op, flags, len) = (h.op.class_to_rc(class), h.flags, h.payload as usize);
         let qi = self.common.qp_of(h.dest_qpn);
         let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && h.n == 1;
@@ -146,7 +146,7 @@ impl Transport {
             true => acked(Head { op, ..h }),
             // No queue pair of DC sends both.
             false if DC => None,
-            false => beside(w, base[1] as u32, end, rest.len()),
+            false => ack_beside(w, base[1] as u32, end, rest.len()),
         };
         // No closure: the compiler may not inline one that is called once in each shape.
         let acked = match psn {
@@ -160,7 +160,7 @@ impl Transport {
                 return 0;
             }
             let (va, rkey, dma_len) = if is_write { Head::memory(w) } else { (0, 0, 0) };
-            let kind = if is_write { Kind::Write } else { Kind::Send };
+            let kind = if is_write { PacketKind::Write } else { PacketKind::Send };
             let run = Run {
                 has_imm: op.0 & 1 != 0,
                 solicited: flags & head_flags::SOLICITED != 0,
@@ -211,7 +211,7 @@ impl Conn<'_> {
             return None;
         }
         let wqe = slot.header();
-        let is_write = run.kind == Kind::Write;
+        let is_write = run.kind == PacketKind::Write;
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
         let Path::Link(link) = self.peer.path else { return None };
         if self.peer.tx.available() == 0 {
@@ -279,7 +279,7 @@ fn gather(
 /// as [`Transport::take_record`] does if the ACK lies among the words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
-    let h = Head::of(w);
+    let h = Head::from_words(w);
     let head = match h.op {
         Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => HEAD_MIN,
         Opcode::RC_WRITE_ONLY_IMM => HEAD_MEMORY,
@@ -293,20 +293,20 @@ pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
 /// Whether a record is a plain ACK, by its first words.
 #[inline(always)]
 pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
-    acked(Head::of(w)).is_some()
+    acked(Head::from_words(w)).is_some()
 }
 
 /// Whether a record seems to be of DC, and the [`shape`] that it seems to have, by the first of its
 /// words. They choose the function that reads it, and checks that. `None`: it has none.
 #[inline(always)]
 pub fn seems(w: impl Words) -> Option<(bool, u8)> {
-    let op = Head::of_base([w.word(0), 0, 0]).op;
+    let op = Head::from_base([w.word(0), 0, 0]).op;
     match op {
         Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => Some((false, shape::SEND)),
         Opcode::RC_WRITE_ONLY | Opcode::RC_WRITE_ONLY_IMM => Some((false, shape::WRITE)),
         Opcode::RC_ACK => Some((false, shape::ACK)),
         _ if !op.is_of_dc() => None,
-        _ => match op.within(Class::Dc) {
+        _ => match op.class_to_rc(Class::Dc) {
             Opcode::RC_ACK => Some((true, shape::ACK)),
             Opcode(op) if op & WRITES != 0 => Some((true, shape::WRITE)),
             _ => Some((true, shape::SEND)),
@@ -317,13 +317,13 @@ pub fn seems(w: impl Words) -> Option<(bool, u8)> {
 /// The PSN of the plain ACK for the same queue pair, by the word of its QPN, in the record at `at`,
 /// behind a message; `None`: it is another record, or lies beyond the words.
 #[inline(always)]
-fn beside(w: impl Words, qpn: u32, at: usize, len: usize) -> Option<Psn> {
+fn ack_beside(w: impl Words, qpn: u32, at: usize, len: usize) -> Option<Psn> {
     let end = at + HEAD_MIN;
     if end > HEAD_MAX || end > len {
         return None;
     }
     let base = [w.word(at / 8), w.word(at / 8 + 1), w.word(at / 8 + 2)];
-    (base[1] as u32 == qpn).then(|| acked(Head::of_base(base))).flatten()
+    (base[1] as u32 == qpn).then(|| acked(Head::from_base(base))).flatten()
 }
 
 /// The PSN of a plain ACK, by the head of its record; `None`: another record.

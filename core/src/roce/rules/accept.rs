@@ -12,7 +12,7 @@ use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Resp};
 use crate::verbs::types::{access, wc_flags, wc_opcode, wc_status, Wc};
 use crate::verbs::NONE;
-use crate::wire::Kind;
+use crate::wire::PacketKind;
 
 impl Resp {
     /// The next `psns` PSNs were accepted; a message `ends` with them. NAKs about them are void.
@@ -81,7 +81,7 @@ impl Qp {
         // rxe rxe_resp.c do_complete: A receive completes with the bytes of its message, and its
         // immediate data or the key that was invalidated.
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        let writes = run.kind == Kind::Write;
+        let writes = run.kind == PacketKind::Write;
         Wc {
             wr_id,
             opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
@@ -129,7 +129,7 @@ impl Conn<'_> {
         bytes: usize,
         payload: &[u8],
     ) -> bool {
-        let receives = run.kind != Kind::Write || run.has_imm;
+        let receives = run.kind != PacketKind::Write || run.has_imm;
         // Mostly the thread that runs the engine polls the CQ. The other case is a call of its own,
         // so that its values do not crowd those of this one out of the registers.
         let taken = match !receives || self.hands_over() {
@@ -168,7 +168,7 @@ impl Conn<'_> {
     ) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let Run { psn, has_imm, .. } = *run;
-        let writes = run.kind == Kind::Write;
+        let writes = run.kind == PacketKind::Write;
         let len = payload.len();
         if psn != qp.conn.resp.epsn
             || qp.conn.resp.is(rx_block::BEFORE_MESSAGES)

@@ -55,7 +55,7 @@ pub(in crate::roce) fn prepare<'a>(
     let mut cq = None;
     // IBTA 10.7.3.1: A request that fails completes, signaled or not.
     if status != wc_status::SUCCESS || wqe.is_signaled() {
-        let side = CqSide::of(s, key, cqs, scq)?;
+        let side = CqSide::find(s, key, cqs, scq)?;
         cq = match side.has_room() {
             true => Some(side),
             false if side.has_failed() => None,
@@ -90,7 +90,7 @@ impl Conn<'_> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let slot = sq.at(qp.conn.req.released);
         let wqe = slot.header();
-        let code = opcode::of(wqe.opcode).completion;
+        let code = opcode::row(wqe.opcode).completion;
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
         let Some(ending) = ending else { return false };
         ending.finish(self.s, qp, sq, left, None);

@@ -16,7 +16,7 @@ pub(in crate::roce) struct CqSide<'a> {
 impl<'a> CqSide<'a> {
     /// The CQ at an index; `None`: there is none.
     #[inline(always)]
-    pub(in crate::roce) fn of(
+    pub(in crate::roce) fn find(
         s: &'a Shared,
         key: &EngineKey,
         cqs: &'a mut Table<Cq>,
@@ -59,7 +59,7 @@ impl<'a> CqSide<'a> {
         cqs: &'a mut Table<Cq>,
         index: u32,
     ) -> Option<Self> {
-        let side = Self::of(s, key, cqs, index)?;
+        let side = Self::find(s, key, cqs, index)?;
         let most = side.cq.reservable(side.ring.capacity());
         (side.has_room() && side.cq.reserved < most).then_some(side)
     }

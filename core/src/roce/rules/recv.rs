@@ -103,7 +103,7 @@ impl Conn<'_> {
     /// Pushes a completion into the entry of a CQ that `take_recv` reserved.
     pub(crate) fn push_reserved(&mut self, cq: u32, wc: Wc, solicited: bool) {
         self.common.unreserve(cq, 1);
-        let cq = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, cq);
+        let cq = CqSide::find(self.s, &self.common.key, &mut self.common.cqs, cq);
         if let Some(mut cq) = cq {
             cq.push(self.s, wc, solicited);
         }

@@ -8,7 +8,7 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::types::wr_opcode;
 use crate::verbs::wqe::SendWqe;
-use crate::wire::{Class, Kind, Opcode, Psn};
+use crate::wire::{Class, Opcode, PacketKind, Psn};
 
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
@@ -120,7 +120,7 @@ impl Qp {
         let opcode = u32::from(wqe.opcode);
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
         let class = class_of_singles(DC);
-        let op = single_opcode(wqe.opcode as u8, is_write).of(class);
+        let op = single_opcode(wqe.opcode as u8, is_write).rc_to_class(class);
         let run = Run {
             solicited: wqe.is_solicited(),
             ack_req: true,
@@ -131,7 +131,7 @@ impl Qp {
             imm: wqe.imm,
             ..Run::new(
                 class,
-                if is_write { Kind::Write } else { Kind::Send },
+                if is_write { PacketKind::Write } else { PacketKind::Send },
                 self.attr.dest_qp_num,
                 self.conn.req.next_psn,
             )

@@ -64,7 +64,7 @@ impl RegisteredMemory {
                 }
                 Access::Pending(token) => return Err(CopyError::Pending(target.provider, token)),
                 Access::Busy => return Err(CopyError::Busy),
-                Access::Fault => return Err(gone(&sge)),
+                Access::Fault => return Err(memory_gone(&sge)),
             }
             done = end;
         }
@@ -255,6 +255,6 @@ fn too_short() -> CopyError {
 
 /// A piece whose memory was unmapped or truncated.
 #[cold]
-fn gone(sge: &Sge) -> CopyError {
+fn memory_gone(sge: &Sge) -> CopyError {
     CopyError::Refused(CauseCode::LocalMemoryGone, sge.lkey, sge.addr)
 }

@@ -174,7 +174,7 @@ impl Conn<'_> {
             signaled += u32::from(wqe.is_signaled());
         }
         if signaled > 0 {
-            let side = CqSide::of(self.s, &common.key, &mut common.cqs, qp.scq);
+            let side = CqSide::find(self.s, &common.key, &mut common.cqs, qp.scq);
             if !side.is_some_and(|side| side.has_room_for(signaled)) {
                 return 0;
             }

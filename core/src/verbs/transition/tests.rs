@@ -213,7 +213,7 @@ fn each_attribute_counts() {
 
 #[test]
 fn no_other_type() {
-    assert!([0, 1, 5, 8, 11, 0xff, u32::MAX].iter().all(|ty| QpKind::of(*ty).is_none()));
+    assert!([0, 1, 5, 8, 11, 0xff, u32::MAX].iter().all(|ty| QpKind::from_number(*ty).is_none()));
 }
 
 // IBTA 10.3.1

@@ -50,10 +50,10 @@ macro_rules! wide {
             }
             let (mut wide, rest) = first(block, blocks);
             let (registers, _) = rest.as_chunks::<$lanes>();
-            let over_1 = over::<1>();
+            let over_1 = fold_over::<1>();
             let (fours, registers) = registers.as_chunks::<4>();
             if let Some(([a, b, c, d], fours)) = fours.split_first() {
-                let over_4 = over::<4>();
+                let over_4 = fold_over::<4>();
                 let mut chain_a = step(wide, over_1, load(a));
                 let mut chain_b = load(b);
                 let mut chain_c = load(c);
@@ -75,7 +75,7 @@ macro_rules! wide {
         /// What folds every lane over `N` registers.
         #[inline]
         #[target_feature(enable = $features)]
-        fn over<const N: u32>() -> $register {
+        fn fold_over<const N: u32>() -> $register {
             lanes(const { fold_low(128 * $lanes * N) }, const { fold_high(128 * $lanes * N) })
         }
 
@@ -83,7 +83,7 @@ macro_rules! wide {
         #[inline]
         #[target_feature(enable = $features)]
         fn join([a, b, c, d]: [$register; 4]) -> $register {
-            step(a, over::<3>(), step(b, over::<2>(), step(c, over::<1>(), d)))
+            step(a, fold_over::<3>(), step(b, fold_over::<2>(), step(c, fold_over::<1>(), d)))
         }
 
         /// [`super::end_rounds`] of wide registers.

@@ -10,7 +10,7 @@ use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
 use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::qp_type;
-use gdrcore_core::wire::{Flow, Kind, Opcode};
+use gdrcore_core::wire::{Flow, Opcode, PacketKind};
 
 use super::{same, World};
 use crate::util::*;
@@ -84,7 +84,7 @@ pub(super) enum Harm {
 fn requests(mut data: &[u8]) -> usize {
     let mut n = 0;
     while let Ok((run, _, rest)) = Run::parse_record(data) {
-        n += usize::from(run.kind != Kind::Ack);
+        n += usize::from(run.kind != PacketKind::Ack);
         data = rest;
     }
     n

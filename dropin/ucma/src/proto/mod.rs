@@ -241,11 +241,11 @@ impl<'a> Command<'a> {
         if room < room_needed(number, &f)? {
             return Err(NO_SPACE);
         }
-        Ok((Command::of(number, &f)?, room))
+        Ok((Command::from_fields(number, &f)?, room))
     }
 
     /// A command by its number and its fields.
-    fn of(number: u32, f: &Fields<'a>) -> Result<Command<'a>> {
+    fn from_fields(number: u32, f: &Fields<'a>) -> Result<Command<'a>> {
         Ok(match number {
             number::CREATE_ID => {
                 f.bytes(0, 24)?;

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::{DeviceInfo, Devices, Session};
+use super::{CmSession, DeviceInfo, Devices};
 use crate::proto::Addr;
 
 fn address(d: &DeviceInfo) -> Addr {
@@ -14,7 +14,7 @@ fn same_family(own: &Addr, to: &Addr) -> bool {
     own.v4().is_some() == to.v4().is_some()
 }
 
-impl<D: Devices> Session<D> {
+impl<D: Devices> CmSession<D> {
     /// The device of an address. For a loopback address that no device has, a device of its family
     /// on another network stands in.
     pub(super) fn device_with(&self, addr: &Addr) -> Option<usize> {

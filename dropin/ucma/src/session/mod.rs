@@ -2,7 +2,7 @@
 //! (channels), the ids in them, and queued events.
 //!
 //! Sans-IO: commands and answers are bytes, and devices are reached through [`Devices`]. The owner
-//! of a channel's descriptor makes it readable while [`Session::queued`] is not 0.
+//! of a channel's descriptor makes it readable while [`CmSession::queued`] is not 0.
 //!
 //! An id is in one channel and may move to another. When it gets a port, it gets ids of the
 //! connection manager (**ends**): one on its device, or one on each device while it is bound to no
@@ -117,7 +117,7 @@ struct Channel {
 }
 
 /// The ids of a process.
-pub struct Session<D> {
+pub struct CmSession<D> {
     devices: D,
     channels: BTreeMap<u32, Channel>,
     ids: BTreeMap<u32, ProgramId>,
@@ -148,10 +148,10 @@ const RNR_LONGEST: u8 = 0;
 const UDP_QKEY: u32 = 0x0123_4567;
 const BITS_24: u32 = 0xff_ffff;
 
-impl<D: Devices> Session<D> {
+impl<D: Devices> CmSession<D> {
     /// A session without channels.
     pub fn new(devices: D) -> Self {
-        Session {
+        CmSession {
             devices,
             channels: BTreeMap::new(),
             ids: BTreeMap::new(),

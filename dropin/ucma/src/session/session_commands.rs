@@ -6,7 +6,7 @@ use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, QpAttr
 use gdrcore_core::{Error, Result};
 
 use super::session_events::number;
-use super::{Devices, ManagerId, ProgramId, Session, Stage, RNR_ENDLESS, RNR_LONGEST};
+use super::{CmSession, Devices, ManagerId, ProgramId, Stage, RNR_ENDLESS, RNR_LONGEST};
 use crate::proto::{
     addr_answer, created, events_reported, path_answer, qp_attr_answer, query, Addr, ConnParam,
     Route,
@@ -34,7 +34,7 @@ const COMM_EST: u32 = 4;
 /// Largest ACK timeout code.
 const ACK_TIMEOUT_MAX: u8 = 31;
 
-impl<D: Devices> Session<D> {
+impl<D: Devices> CmSession<D> {
     pub(super) fn create_id(
         &mut self,
         channel: u32,

@@ -7,7 +7,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{qp_type, AhAttr};
 use gdrcore_core::{Error, Result};
 
-use super::{Devices, Manager, ManagerId, ProgramId, Session, Stage};
+use super::{CmSession, Devices, Manager, ManagerId, ProgramId, Stage};
 use crate::proto::{event_answer, events_reported, Addr, EventParam};
 
 /// Events that only this layer raises (numbers of `rdma_cm_event_type`).
@@ -43,7 +43,7 @@ enum EventPayload {
     Group { ah: AhAttr, gid_index: u8, qkey: u32 },
 }
 
-impl<D: Devices> Session<D> {
+impl<D: Devices> CmSession<D> {
     /// Takes the events of the connection managers. Returns their number.
     pub fn pump(&mut self) -> usize {
         let mut managers: Vec<(usize, Manager)> = Vec::new();

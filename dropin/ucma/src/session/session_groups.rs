@@ -5,7 +5,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 
-use super::{Devices, Session, Stage, UDP_QKEY};
+use super::{CmSession, Devices, Stage, UDP_QKEY};
 use crate::proto::{created, events_reported, Addr, NO_ENTRY};
 
 /// A group, for one id.
@@ -16,7 +16,7 @@ pub(super) struct Group {
     gid: [u8; 16],
 }
 
-impl<D: Devices> Session<D> {
+impl<D: Devices> CmSession<D> {
     /// JOIN_IP_MCAST, JOIN_MCAST.
     pub(super) fn join(
         &mut self,

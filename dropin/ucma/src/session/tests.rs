@@ -13,7 +13,7 @@ use session_lab::Lab;
 
 /// A session with one channel, and the calls that a library makes.
 struct Program {
-    s: Session<Lab>,
+    s: CmSession<Lab>,
     channel: u32,
     /// The byte in the program's memory that SET_OPTION reads.
     option: u8,
@@ -45,7 +45,7 @@ impl Program {
     }
 
     fn on(devices: Lab) -> Program {
-        let mut s = Session::new(devices);
+        let mut s = CmSession::new(devices);
         let channel = s.open();
         Program { s, channel, option: 0x20 }
     }

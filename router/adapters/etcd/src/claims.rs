@@ -244,7 +244,7 @@ fn put(
 }
 
 fn claim(etcd: &Etcd, router: &Router, lease: i64, want: &mut Want) -> Result<(), Error> {
-    let (key, value) = (want.entry.key(), keys::bytes(&Holder::of(&want.entry)));
+    let (key, value) = (want.entry.key(), keys::bytes(&Holder::from_entry(&want.entry)));
     let host = &want.entry.host;
     let place = |pair: &Pair| serde_json::from_slice::<Holder>(&pair.value).ok();
     let mine = |pair: &Pair| place(pair).is_none_or(|p| p.host == *host);

@@ -90,7 +90,7 @@ fn number(v: &Value) -> i64 {
 }
 
 /// The first key behind all that begin with a text.
-fn behind(prefix: &str) -> Vec<u8> {
+fn prefix_end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     // Prefixes are ASCII, and not empty.
     if let Some(last) = end.last_mut() {
@@ -130,7 +130,7 @@ impl Etcd {
     }
 
     /// Calls one member after the other, the one that answered last first.
-    fn each<T>(&self, mut call: impl FnMut(&str) -> Result<T, Error>) -> Result<T, Error> {
+    fn ask_members<T>(&self, mut call: impl FnMut(&str) -> Result<T, Error>) -> Result<T, Error> {
         let first = self.at.load(Ordering::Relaxed);
         let mut last = Error::Down("no member is named".into());
         for k in 0..self.members.len() {
@@ -149,7 +149,7 @@ impl Etcd {
     fn call(&self, path: &str, request: &Value) -> Result<Value, Error> {
         let body = request.to_string();
         let down = |e: &dyn fmt::Display| Error::Down(e.to_string());
-        self.each(|member| {
+        self.ask_members(|member| {
             let mut answer = self
                 .agent
                 .post(format!("{member}/v3/{path}"))
@@ -169,7 +169,7 @@ impl Etcd {
     /// Passes all keys that begin with a text to `each`, page by page. Returns the revision of all
     /// pages.
     pub fn range(&self, prefix: &str, mut each: impl FnMut(Pair)) -> Result<i64, Error> {
-        let (mut from, end) = (prefix.as_bytes().to_vec(), behind(prefix));
+        let (mut from, end) = (prefix.as_bytes().to_vec(), prefix_end(prefix));
         let mut revision = 0;
         loop {
             let answer = self.call(
@@ -273,11 +273,11 @@ impl Etcd {
         mut each: impl FnMut(Change) -> bool,
     ) -> Result<i64, Error> {
         let request = json!({"create_request": {
-            "key": text(prefix), "range_end": text(behind(prefix)),
+            "key": text(prefix), "range_end": text(prefix_end(prefix)),
             "start_revision": from.to_string(), "progress_notify": true,
         }})
         .to_string();
-        let answer = self.each(|member| {
+        let answer = self.ask_members(|member| {
             self.agent
                 .post(format!("{member}/v3/watch"))
                 .header("content-type", "application/json")

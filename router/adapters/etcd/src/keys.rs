@@ -36,7 +36,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    pub fn of(e: &Entry) -> Holder {
+    pub fn from_entry(e: &Entry) -> Holder {
         Holder {
             host: e.host.clone(),
             address: e.address.clone(),

@@ -134,7 +134,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::Error
 }
 
 /// The router's next line; `None`: the router is gone, or the line is not of the protocol.
-fn hear(from: &mut BufReader<UnixStream>) -> Option<Wish> {
+fn read_wish(from: &mut BufReader<UnixStream>) -> Option<Wish> {
     let mut line = Vec::new();
     from.read_until(b'\n', &mut line).ok()?;
     if line.pop() != Some(b'\n') {
@@ -154,7 +154,7 @@ fn watch(etcd: Arc<Etcd>, router: Arc<Router>, own: String, network: String, to:
 /// Serves one connection to the router.
 fn serve(options: &Options, etcd: &Arc<Etcd>, stream: UnixStream) -> std::io::Result<()> {
     let mut from = BufReader::new(stream.try_clone()?);
-    let (id, host) = match hear(&mut from) {
+    let (id, host) = match read_wish(&mut from) {
         Some(Wish::Hello { version: VERSION, host: id, address, port, epoch }) => {
             let version = env!("CARGO_PKG_VERSION").into();
             (id, keys::Host { address, port, epoch, version })
@@ -179,7 +179,7 @@ fn serve(options: &Options, etcd: &Arc<Etcd>, stream: UnixStream) -> std::io::Re
         Claims::new(&etcd, &router, &id, host, ttl).run(&queue);
     });
     let mut watched = BTreeSet::new();
-    while let Some(wish) = hear(&mut from) {
+    while let Some(wish) = read_wish(&mut from) {
         match wish {
             Wish::Publish(entry) => {
                 if watched.insert(entry.network.clone()) {

@@ -92,7 +92,7 @@ impl Watch<'_> {
             let next = self.etcd.probe(&prefix).and_then(|()| {
                 self.set_up(is_up, None);
                 self.etcd.watch(&prefix, from, |change| {
-                    self.tell(change);
+                    self.report(change);
                     self.router.lives()
                 })
             });
@@ -117,7 +117,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    fn tell(&self, change: Change) {
+    fn report(&self, change: Change) {
         let gone = |key: Key, stale| {
             self.router.say(&Event::Gone { network: key.network, vip: key.vip, stale });
         };

@@ -50,7 +50,7 @@ impl Broker {
         refusal: Refusal,
     ) -> Result<(), Refusal> {
         let Some(network) = self.unknown(id, &route.gid) else { return Err(refusal) };
-        let tenant = |id| self.up(id).map(|up| &up.tenant.name);
+        let tenant = |id| self.find_up(id).map(|up| &up.tenant.name);
         let all = &self.waiting.0;
         let own = all.iter().filter(|held| held.id == id).count();
         let of_tenant = all.iter().filter(|held| tenant(held.id) == tenant(id)).count();
@@ -64,7 +64,7 @@ impl Broker {
 
     /// The network of a session, if an address in it may belong to a tenant not listed yet.
     fn unknown(&self, id: SessionId, gid: &Gid) -> Option<String> {
-        let up = self.up(id)?;
+        let up = self.find_up(id)?;
         let network = &up.tenant.network;
         let is_fed = self.policy.host.as_ref().is_some_and(|host| host.feed().is_some());
         let may_come = is_fed && up.tenant.place.is_some() && !self.far.is_known(network);
@@ -91,7 +91,7 @@ impl Broker {
         }
         let all = std::mem::take(&mut self.waiting.0);
         let concerns = |held: &Held| {
-            let same = self.up(held.id).is_some_and(|up| up.tenant.network == network);
+            let same = self.find_up(held.id).is_some_and(|up| up.tenant.network == network);
             same && gid.is_none_or(|gid| held.route.gid == *gid)
         };
         let (again, others): (Vec<_>, Vec<_>) = all.into_iter().partition(concerns);
@@ -105,7 +105,7 @@ impl Broker {
     pub(super) fn refuse_late(&mut self, now: u64, out: &mut Vec<Action>) {
         let late = self.waiting.0.iter().take_while(|held| held.until <= now).count();
         for held in self.waiting.0.drain(..late).collect::<Vec<_>>() {
-            let Some(network) = self.up(held.id).map(|up| up.tenant.network.clone()) else {
+            let Some(network) = self.find_up(held.id).map(|up| up.tenant.network.clone()) else {
                 continue;
             };
             let (errno, cause) = store_down(&network, &held.route.gid);

@@ -29,8 +29,8 @@ fn a_router_that_drains_begins_nothing_and_ends_when_all_have_gone() {
     assert!(!b.broker.is_drained(59 * SECOND) && b.broker.is_drained(60 * SECOND));
     b.broker.drain(SECOND, 5 * SECOND, &mut Vec::new());
     assert_eq!((b.broker.is_drained(5 * SECOND), b.broker.deadline()), (true, Some(5 * SECOND)));
-    b.broker.gone(0, x, &mut Vec::new());
+    b.broker.end_session(0, x, &mut Vec::new());
     assert!(!b.broker.is_drained(0));
-    b.broker.gone(0, y, &mut Vec::new());
+    b.broker.end_session(0, y, &mut Vec::new());
     assert!(b.broker.is_drained(0));
 }

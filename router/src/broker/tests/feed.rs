@@ -111,7 +111,7 @@ fn a_route_to_whom_nobody_knows_yet_waits_two_seconds() {
     assert_eq!(status(&b.later(SECOND)), -errno::AGAIN, "and nobody waits longer for that");
     assert_eq!(b.route(blue, gid(8), GOLD), []);
     // A session that ends asks no more.
-    b.broker.gone(b.now, blue, &mut Vec::new());
+    b.broker.end_session(b.now, blue, &mut Vec::new());
     assert_eq!(b.later(SECOND), []);
     // A wrong number, a tenant that other hosts do not know and a tenant of this host do not wait.
     let (blue, welcome) = b.with_rings(1);

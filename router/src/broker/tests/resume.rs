@@ -130,11 +130,11 @@ fn what_was_used_in_this_life_is_used_up() {
     let mut first = life(POLICY, 1, 1, None);
     let (id, w) = first.up(1);
     stale(&mut first, 1, with(w.token), "in this life");
-    first.broker.gone(0, id, &mut Vec::new());
+    first.broker.end_session(0, id, &mut Vec::new());
     stale(&mut first, 1, with(w.token), "in this life");
     let mut second = next(2);
     let (id, _) = resume(&mut second, 1, with(w.token)).unwrap();
-    second.broker.gone(0, id, &mut Vec::new());
+    second.broker.end_session(0, id, &mut Vec::new());
     stale(&mut second, 1, with(w.token), "in use, or were");
 }
 
@@ -211,7 +211,7 @@ fn links_of_a_former_life_end_with_the_policy_that_allowed_them() {
     assert_eq!(told, [(x, red.session, revoked), (y, blue.session, revoked)]);
     // The other session is told of the first one's end.
     let mut out = Vec::new();
-    b.broker.gone(0, x, &mut out);
+    b.broker.end_session(0, x, &mut out);
     assert!(matches!(
         out[..],
         [Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }), Action::End(..)]

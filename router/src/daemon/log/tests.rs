@@ -90,18 +90,18 @@ fn welcome(status: i32, tenant: &str) -> Envelope {
 fn who_joins_leaves_or_is_refused_is_named_with_its_facts() {
     let mut b = Bench::new("facts");
     b.join(0, 1, "blue", "ib_write_bw");
-    b.log.gone(0, 1, "");
+    b.log.note_end(0, 1, "");
     b.join(0, 2, "blue", "ib_write_bw");
-    b.log.gone(0, 2, "its rings are broken");
+    b.log.note_end(0, 2, "its rings are broken");
     b.log.connected(3, &seen("ucmatose"));
     b.log.answered(0, 3, &welcome(-libc::EDQUOT, "red"), false, &b.policy);
-    b.log.gone(0, 3, "tenant red has 1 sessions, its most");
+    b.log.note_end(0, 3, "tenant red has 1 sessions, its most");
     b.log.connected(4, &seen("resumed"));
     b.log.answered(0, 4, &welcome(0, "blue"), true, &b.policy);
     b.log.turned_away(0, "no descriptor is left");
     // Who says nothing and hangs up is no session.
     b.log.connected(5, &seen("scanner"));
-    b.log.gone(0, 5, "");
+    b.log.note_end(0, 5, "");
     assert_eq!(b.log.here.len(), 1);
     let all = b.entries();
     let of = |name: &str| all.iter().map(|f| value(f, name)).collect::<Vec<_>>();
@@ -135,7 +135,7 @@ fn a_process_that_is_told_of_remote_mode_is_named_when_it_has_a_session_of_it() 
     let mut b = Bench::new("remote");
     b.log.connected(1, &seen("ping"));
     b.log.answered(0, 1, &welcome(-libc::EREMOTE, "red"), false, &b.policy);
-    b.log.gone(0, 1, "the device is the router's");
+    b.log.note_end(0, 1, "the device is the router's");
     assert_eq!(b.messages(), [""; 0]);
     b.join(0, 2, "red", "ping");
     assert_eq!(b.messages().len(), 1);
@@ -146,7 +146,7 @@ fn a_program_can_forge_neither_a_line_nor_a_field() {
     let mut b = Bench::new("forged");
     let name = "x\nGDRC_TENANT=me\n\u{1b}[2J\"\\\u{202e}";
     b.join(0, 1, "blue", name);
-    b.log.gone(0, 1, "no tenant is cgroup /a\nsession 9 joined: \u{7}it's");
+    b.log.note_end(0, 1, "no tenant is cgroup /a\nsession 9 joined: \u{7}it's");
     let [joined, ended] = &b.entries()[..] else { panic!("two entries") };
     let tenants = joined.iter().filter(|(n, _)| n == "GDRC_TENANT").map(|(_, v)| v.as_str());
     assert_eq!(tenants.collect::<Vec<_>>(), ["blue"]);
@@ -209,7 +209,7 @@ fn a_journal_that_is_gone_or_full_delays_nobody() {
     }
     let in_journal = b.messages().len() as u64;
     drop(b);
-    log.gone(2 * SECOND, 1, "");
+    log.note_end(2 * SECOND, 1, "");
     assert_eq!(log.here.len() as u64, LINES - 1);
     drop(log);
     let mut text = String::new();

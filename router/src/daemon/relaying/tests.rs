@@ -33,7 +33,7 @@ fn join(relaying: &mut RelayWorker, broker: &mut Broker, now: u64, uid: u32) -> 
 }
 
 fn leave(relaying: &mut RelayWorker, broker: &mut Broker, now: u64, id: SessionId) {
-    broker.gone(now, id, &mut Vec::new());
+    broker.end_session(now, id, &mut Vec::new());
     relaying.leave(id, false);
 }
 

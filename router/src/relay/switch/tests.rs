@@ -52,7 +52,7 @@ fn packet(run: &Run, opcode: Opcode, payload: &[u8]) -> Vec<u8> {
 }
 
 fn sent(class: Class, from: u32, to: u32, payload: &[u8]) -> Vec<u8> {
-    let mut run = Run::new(class, Kind::Send, to, Psn::new(5));
+    let mut run = Run::new(class, PacketKind::Send, to, Psn::new(5));
     run.src_qpn = from;
     run.qkey = QP1_QKEY;
     packet(&run, run.opcode(true, true), payload)
@@ -129,7 +129,7 @@ fn what_no_program_sends_goes_nowhere() {
         bad[0] = opcode;
         assert_eq!(s.here(0, 0, &B, &bad), Err(Refused::Frame), "{opcode:#x}");
     }
-    let run = Run::new(Class::Cnp, Kind::Cnp, qpn(2), Psn::new(0));
+    let run = Run::new(Class::Cnp, PacketKind::Cnp, qpn(2), Psn::new(0));
     let cnp = |len: usize| packet(&run, Opcode::CNP, &vec![0; len]);
     assert_eq!(s.here(0, 0, &B, &cnp(CNP_PAYLOAD)), Ok(1));
     assert_eq!(s.here(0, 0, &B, &cnp(CNP_PAYLOAD + 4)), Err(Refused::Frame));

@@ -8,7 +8,7 @@ use super::super::table::{Table, ENTRIES};
 use super::{GroupCounters, Member, Phase, Service, PEERS, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
-use crate::local::{lead_to_first, Holder, Name, ReceiptFile, Role, SocketDir};
+use crate::local::{lead_to_first, Holder, ReceiptFile, Role, SocketDir, SocketPath};
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::CHUNK;
@@ -36,7 +36,7 @@ impl WantedBlocks {
     /// # Errors
     /// [`gdrcore_core::Error::Invalid`]: the range reaches into the QPNs that the group of an
     /// address uses itself.
-    pub fn of(base: u32, qpns: u32) -> Result<WantedBlocks> {
+    pub fn from_range(base: u32, qpns: u32) -> Result<WantedBlocks> {
         let first = base / QPN_UNIT;
         let last = (base + qpns.max(1) - 1) / QPN_UNIT;
         if last > u32::from(BLOCK_MAX) {
@@ -75,7 +75,7 @@ pub struct ClaimBounds {
 impl ClaimBounds {
     /// The bounds for a device whose socket receives at most `burst_bytes` at a time, and which
     /// listens with at most `max_cm_ids` ids.
-    pub fn of(burst_bytes: u32, max_cm_ids: u32) -> ClaimBounds {
+    pub fn for_device(burst_bytes: u32, max_cm_ids: u32) -> ClaimBounds {
         let ids = max_cm_ids.next_multiple_of(CHUNK as u32) as usize;
         ClaimBounds { burst_bytes: burst_bytes as usize, services: ids.min(SERVICES) }
     }
@@ -192,7 +192,8 @@ impl Claim {
         self.known = [0; 16];
         for block in 0..=BLOCK_MAX {
             let own = block.wrapping_sub(self.block) < self.count;
-            let name = Name::of(&self.socket_dir, &self.at, Holder::Block(block), Role::Messages);
+            let name =
+                SocketPath::new(&self.socket_dir, &self.at, Holder::Block(block), Role::Messages);
             if !own
                 && group_msg::send_to(from.fd(), self.block, &name, &GroupMsg::TableRequest)
                     != Delivery::NoOwner

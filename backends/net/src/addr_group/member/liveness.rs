@@ -3,7 +3,7 @@
 use super::super::group_msg::{Delivery, GroupMsg};
 use super::super::numbers::BLOCK_MAX;
 use super::Member;
-use crate::local::{accept, connect, is_open, Accepted, Holder, Name, Role, ACCEPT_AGAIN_NS};
+use crate::local::{accept, connect, is_open, Accepted, Holder, Role, SocketPath, ACCEPT_AGAIN_NS};
 use crate::sys::Fd;
 use crate::wait::{unwatch, watch};
 
@@ -37,7 +37,7 @@ impl Member {
                 return;
             }
             // A member with several blocks listens at the first of them.
-            let Ok(fd) = connect(&Name::of(
+            let Ok(fd) = connect(&SocketPath::new(
                 &self.socket_dir,
                 &self.local,
                 Holder::Block(block),

@@ -3,7 +3,7 @@
 
 use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
-use crate::local::{connect, is_open, listener_block, receipts_of, Holder, Name, Role};
+use crate::local::{connect, is_open, listener_block, receipts_of, Holder, Role, SocketPath};
 use crate::wait::watch;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
@@ -23,7 +23,7 @@ impl Member {
         }
         // A device with several blocks listens at the first of them.
         let listener = listener_block(&self.socket_dir, at, block);
-        let name = Name::of(&self.socket_dir, at, Holder::Block(listener), Role::Liveness);
+        let name = SocketPath::new(&self.socket_dir, at, Holder::Block(listener), Role::Liveness);
         let life = match connect(&name) {
             Ok(life) if watch(self.set.raw(), life.raw()).is_ok() => Some(life),
             // The process was killed after it sent its message.
@@ -67,7 +67,7 @@ impl Member {
     pub(crate) fn void_receipt(&mut self, at: &Endpoint, qpn: u32) {
         let block = (qpn / QPN_UNIT) as u16;
         let left = receipts_of(&self.socket_dir, at, block, true);
-        let Some(psn) = left.and_then(|left| left.of(qpn)) else { return };
+        let Some(psn) = left.and_then(|left| left.find(qpn)) else { return };
         self.void_receipts.write((*at, qpn, psn));
     }
 

@@ -3,7 +3,7 @@
 use super::super::group_msg::{self, GroupMsg, GroupSocket, Packets};
 use super::super::table::Table;
 use super::{Member, Service};
-use crate::local::{Holder, Name, Role};
+use crate::local::{Holder, Role, SocketPath};
 use crate::wait::watch;
 use gdrcore_core::cm::LISTENER_GRACE_NS;
 use gdrcore_core::error::Result;
@@ -18,14 +18,14 @@ impl Member {
         port: u16,
         packets: &Packets<'_>,
     ) -> bool {
-        let name = Name::of(
+        let name = SocketPath::new(
             &self.socket_dir,
             &self.local,
             Holder::Service(port_space, port),
             Role::Messages,
         );
         let delivery =
-            group_msg::send_to(self.from(), self.block, &name, &GroupMsg::Packets(*packets));
+            group_msg::send_to(self.send_fd(), self.block, &name, &GroupMsg::Packets(*packets));
         self.count_forwarded(delivery, packets)
     }
 

@@ -34,9 +34,9 @@ fn one(at: &Endpoint, block: u16) -> One {
 }
 
 fn with_qpns(at: &Endpoint, block: u16, qpn_count: u32) -> One {
-    let wanted = WantedBlocks::of(u32::from(block) * QPN_UNIT, qpn_count).unwrap();
+    let wanted = WantedBlocks::from_range(u32::from(block) * QPN_UNIT, qpn_count).unwrap();
     let cfg = UdpConfig::DEFAULT;
-    let bounds = ClaimBounds::of(cfg.burst_bytes, 64);
+    let bounds = ClaimBounds::for_device(cfg.burst_bytes, 64);
     let kept = keep();
     let memory =
         [Claim::memsize(&wanted, &bounds), UdpPort::memsize(&cfg)].map(|n| Map::new(n).unwrap());
@@ -461,10 +461,10 @@ fn an_older_table_changes_nothing() {
 
 #[test]
 fn blocks_beyond_those_for_programs_are_refused() {
-    assert_eq!(WantedBlocks::of(CHECK - 4096, 4096).map(|w| w.count()), Ok(1));
-    assert_eq!(WantedBlocks::of(CHECK - 4096, 8192), Err(Error::Invalid));
-    assert_eq!(WantedBlocks::of(QPN_UNIT - 16, 32).map(|w| w.count()), Ok(2));
-    assert_eq!(WantedBlocks::of(0, 1 << 18), Ok(WantedBlocks { first: None, count: 16 }));
+    assert_eq!(WantedBlocks::from_range(CHECK - 4096, 4096).map(|w| w.count()), Ok(1));
+    assert_eq!(WantedBlocks::from_range(CHECK - 4096, 8192), Err(Error::Invalid));
+    assert_eq!(WantedBlocks::from_range(QPN_UNIT - 16, 32).map(|w| w.count()), Ok(2));
+    assert_eq!(WantedBlocks::from_range(0, 1 << 18), Ok(WantedBlocks { first: None, count: 16 }));
 }
 
 #[test]
@@ -562,7 +562,7 @@ fn what_a_killed_peer_left_is_found_by_any_block() {
     assert_eq!(qpns.map(|qpn| receipts.leave(qpn, Psn::new(9))), [0, 0]);
     let left = |here: &One, qpn: u32| {
         let block = (qpn / QPN_UNIT) as u16;
-        here.member.receipts_of(&there, block, false).and_then(|left| left.of(qpn)).map(Psn::get)
+        here.member.receipts_of(&there, block, false).and_then(|left| left.find(qpn)).map(Psn::get)
     };
     assert_eq!(qpns.map(|qpn| left(&here, qpn)), [None, None], "it lives");
     // Its directory is removed, and made again: the receipts move to the new file, at the same

@@ -25,7 +25,7 @@ fn ends(n: u8) -> [crate::rights::Foreign; 2] {
 #[test]
 fn ranges_are_copied_one_behind_the_other_at_any_alignment() {
     let [ours, _theirs] = ends(1);
-    let process = PeerProcess::of(ours.raw()).unwrap();
+    let process = PeerProcess::from_socket(ours.raw()).unwrap();
     let (from, to) = (Map::new(1 << 20).unwrap(), Map::new(1 << 20).unwrap());
     let at = |map: &Map, offset| map.as_ptr().expose_provenance() as u64 + offset;
     let bytes = |map: &Map, offset: u64, len: u64| -> Vec<u8> {
@@ -69,7 +69,7 @@ fn ranges_are_copied_one_behind_the_other_at_any_alignment() {
 fn a_process_that_has_ended_is_not_written() {
     let kept = keep();
     let [ours, theirs] = ends(2);
-    let process = PeerProcess::of(ours.raw()).unwrap();
+    let process = PeerProcess::from_socket(ours.raw()).unwrap();
     let (from, to) = (1u64, Map::new(4096).unwrap());
     let piece = [Piece { addr: (&raw const from).expose_provenance() as u64, len: 8 }];
     let addr = to.as_ptr().expose_provenance() as u64;
@@ -77,7 +77,7 @@ fn a_process_that_has_ended_is_not_written() {
     assert_eq!(process.write(&piece, 4096, (&active(), 1)), Err(CmaError::Fault));
     drop(theirs);
     assert_eq!(process.write(&piece, addr, (&active(), 1)), Err(CmaError::Never));
-    assert!(PeerProcess::of(ours.raw()).is_none());
+    assert!(PeerProcess::from_socket(ours.raw()).is_none());
     // A process that has ended, and a pid without a process.
     assert!(pidfd_open(i32::MAX).is_none());
     drop(kept);

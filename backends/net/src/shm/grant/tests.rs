@@ -34,7 +34,7 @@ fn link(n: u8) -> Link {
     let Incoming::Link(mut theirs) = listener.accept() else { panic!("no link at the listener") };
     let (_, mapped) = theirs.receive().unwrap().unwrap();
     let (peer_grants, place) =
-        (PeerGrants::new(segment.place(), PeerProcess::of(ours.fd())), mapped.place());
+        (PeerGrants::new(segment.place(), PeerProcess::from_socket(ours.fd())), mapped.place());
     place.offers().store(OFFERS_SHARED, Ordering::Relaxed);
     Link {
         ours,

@@ -17,8 +17,8 @@ const HELLO_NS: u64 = 1_000_000_000;
 
 impl ShmPort {
     /// Handles connections, hellos, wake-ups, requests, grants and ends. Returns true if a process
-    /// has connected or ended, or has connected without sending its hello yet. Costs some system
-    /// calls for each link, so it is called at intervals, and before sleeping.
+    /// has connected, also without its hello, or has ended. Costs some system calls for each link,
+    /// so it is called at intervals, and before sleeping.
     pub fn maintain(&mut self, now: u64, waiter: &Waiter) -> bool {
         // Ends are noted first, so that frames sent before an end are found below.
         let mut changed = self.maintain_outbound(now);
@@ -56,8 +56,8 @@ impl ShmPort {
     }
 
     /// Takes hellos and requests for grants, returns room, and closes links that have ended.
-    /// Returns true if a process has ended, or has connected since the last call or without its
-    /// hello.
+    /// Returns true if a process has ended or connected since the last call, or if a hello is still
+    /// missing.
     fn maintain_inbound(&mut self, now: u64) -> bool {
         let mut changed = false;
         for i in 0..self.inbound.len() {

@@ -12,7 +12,7 @@ pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
 
 /// What takes the records of frames that have arrived.
 pub trait Records {
-    /// The same for a call that is not inlined and seldom made ([`Records::again`]).
+    /// As above, for a call that is seldom made and so not inlined ([`Records::again`]).
     type Again<'a>: Records
     where
         Self: 'a;
@@ -53,7 +53,7 @@ pub(super) unsafe fn records(
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { each(frame, len, first, from, &mut to.again()) }
+    unsafe { place_each(frame, len, first, from, &mut to.again()) }
 }
 
 /// [`records`] one by one. `first`: what [`Records::take_short`] has taken of the first; 0: it was
@@ -63,7 +63,7 @@ pub(super) unsafe fn records(
 /// As for [`records`].
 #[cold]
 #[inline(never)]
-unsafe fn each(
+unsafe fn place_each(
     frame: NonNull<u8>,
     mut len: usize,
     first: usize,
@@ -145,7 +145,7 @@ unsafe fn bytes<'f>(frame: NonNull<u8>, at: usize, end: usize) -> &'f [u8] {
     unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), end - at) }
 }
 
-/// The first words of the ACK that ends a frame whose only other record is a single-packet message
+/// The first words of an ACK. It ends its frame, whose only other record is a message of one packet
 /// at `at`. Not inlined: the loop seldom needs it.
 ///
 /// # Safety

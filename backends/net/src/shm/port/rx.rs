@@ -1,7 +1,7 @@
 //! Inbound links: reads frames from their rings, and announces that this end sleeps.
 
 use super::super::listener::LinkSocket;
-use super::super::ring::Broken;
+use super::super::ring::BrokenRing;
 use super::records::{records, Records, Sender};
 use super::{Inbound, InboundRing, ShmCounters, ShmPort};
 use crate::addr::Endpoint;
@@ -69,7 +69,7 @@ impl ShmPort {
             };
             match read {
                 Ok(n) => handled += n,
-                Err(Broken) => {
+                Err(BrokenRing) => {
                     self.counters.broken += 1;
                     self.close_inbound(usize::from(i));
                     // The list has changed; the rest is read by the next poll.
@@ -116,7 +116,7 @@ fn read_link(
     socket: &LinkSocket,
     counters: &mut ShmCounters,
     to: &mut impl Records,
-) -> core::result::Result<usize, Broken> {
+) -> core::result::Result<usize, BrokenRing> {
     let mut handled = 0;
     for _ in 0..BATCH {
         let from = (&link.from, link.reader.place().receipts());

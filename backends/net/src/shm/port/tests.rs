@@ -2,10 +2,10 @@ use super::rx::BATCH;
 use super::tx::FRAME_MIN;
 use super::*;
 use crate::clock::now_ns;
-use crate::local::{lead_to_first, Name, Role};
+use crate::local::{lead_to_first, Role, SocketPath};
 use crate::map::Map;
 use gdrcore_core::roce::run::{Run, RECORD_ALIGN};
-use gdrcore_core::wire::{Class, Kind, Psn};
+use gdrcore_core::wire::{Class, PacketKind, Psn};
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::limit_ms;
 use gdrcore_testkit::place::loopback;
@@ -64,7 +64,7 @@ impl End {
     }
     fn send(&mut self, link: u16, byte: u8, len: usize) -> bool {
         let Some((room, _)) = self.port.room(link) else { return false };
-        let mut run = Run::new(Class::Rc, Kind::Send, 7, Psn::new(1));
+        let mut run = Run::new(Class::Rc, PacketKind::Send, 7, Psn::new(1));
         run.imm = byte.into();
         let payload = (len - run.head_len()) & !(RECORD_ALIGN - 1);
         assert!(run.emit_head(room, payload as u32));
@@ -309,7 +309,7 @@ fn a_listener_wakes_sleepers_again_after_a_time_without_descriptors() {
 #[test]
 fn who_connects_and_says_nothing_keeps_no_place() {
     let mut b = end(44);
-    let name = Name::of(&SocketDir::open().unwrap(), &b.at, Holder::Address, Role::Links);
+    let name = SocketPath::new(&SocketDir::open().unwrap(), &b.at, Holder::Address, Role::Links);
     let silent: Vec<_> = (0..LINKS)
         .map_while(|n| {
             let fd = crate::local::connect(&name).ok()?;

@@ -3,11 +3,11 @@
 use super::super::cma::PeerProcess;
 use super::super::grant::PeerGrants;
 use super::super::listener::{connect_link, LinkSocket};
-use super::super::ring::{Broken, Writer};
+use super::super::ring::{BrokenRing, Writer};
 use super::super::segment::Segment;
 use super::{Brokered, Outbound, ShmCounters, ShmPort, LINK_RING_BYTES};
 use crate::addr::Endpoint;
-use crate::local::{has_hung_up, listener_block, Holder, Name, Role};
+use crate::local::{has_hung_up, listener_block, Holder, Role, SocketPath};
 use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::error::{Error, Result};
@@ -66,8 +66,8 @@ impl Frame for OpenFrame<'_> {
 }
 
 impl ShmPort {
-    /// The link to the owner of a block of QPNs at an address, or (`None`) to the holder of the
-    /// address's own name; made if there is none. It can be written at once.
+    /// The link to the owner of a block of QPNs at an address; `None`: to the holder of the
+    /// address's own name. A new link is made if there is none, and can be written at once.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: no process of this host listens there; [`Error::Access`]: a process of
@@ -78,7 +78,11 @@ impl ShmPort {
         let local = self.local;
         self.link(to, block, None, waiter, || {
             let holder = block.map_or(Holder::Address, Holder::Block);
-            connect_link(&Name::of(&socket_dir, to, holder, Role::Links), &local, LINK_RING_BYTES)
+            connect_link(
+                &SocketPath::new(&socket_dir, to, holder, Role::Links),
+                &local,
+                LINK_RING_BYTES,
+            )
         })
     }
 
@@ -102,7 +106,7 @@ impl ShmPort {
         waiter.add_socket(socket.fd())?;
         // Between tenants of a router memory is never granted by address.
         let by_address = self.by_address && brokered.is_none();
-        let process = if by_address { PeerProcess::of(socket.fd()) } else { None };
+        let process = if by_address { PeerProcess::from_socket(socket.fd()) } else { None };
         self.out[i] = Some(Outbound {
             to: *to,
             block,
@@ -142,7 +146,8 @@ impl ShmPort {
     }
 
     /// Room for the next frame of a link, and the other end's memory that is mapped here. `None`:
-    /// its ring is full, and its socket will be readable when there is room; or the link is gone.
+    /// the link is gone, or its ring is full. The socket of a full ring becomes readable when there
+    /// is room.
     #[inline]
     pub fn room(&mut self, link: u16) -> Option<(&mut [u8], &mut dyn PeerMemory)> {
         let i = usize::from(link);
@@ -164,7 +169,7 @@ impl ShmPort {
                 Some((room, &mut out.peer_grants))
             }
             Ok(None) => None,
-            Err(Broken) => {
+            Err(BrokenRing) => {
                 self.close_outbound(i);
                 self.counters.broken += 1;
                 None

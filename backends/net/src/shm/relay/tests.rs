@@ -98,13 +98,13 @@ fn an_ended_or_misbehaving_end_is_noticed() {
     let (mut router, mut session) = both();
     let mut space = [0; PACKET_MAX];
     session.writer.place().write_length(1 << 20);
-    assert_eq!(router.take(&mut space), Err(Broken), "a length beyond the ring");
+    assert_eq!(router.take(&mut space), Err(BrokenRing), "a length beyond the ring");
     let (mut router, session2) = both();
     session2.writer.place().write_length(HEAD as u32);
-    assert_eq!(router.take(&mut space), Err(Broken), "a head without a packet");
+    assert_eq!(router.take(&mut space), Err(BrokenRing), "a head without a packet");
     let (mut router, session3) = both();
     session3.writer.place().write_length(FRAME_MAX as u32 + 1);
-    assert_eq!(router.take(&mut space), Err(Broken), "longer than a frame");
+    assert_eq!(router.take(&mut space), Err(BrokenRing), "longer than a frame");
     for (at, has_headers) in
         [(16usize, false), (17, false), (20, false), (23, false), (16, true), (23, true)]
     {
@@ -115,7 +115,7 @@ fn an_ended_or_misbehaving_end_is_noticed() {
         bytes[at] = 0x12;
         host::place(p.as_ptr() as u64, &bytes).unwrap();
         session.writer.publish(100);
-        assert_eq!(router.take(&mut space), Err(Broken), "{at}");
+        assert_eq!(router.take(&mut space), Err(BrokenRing), "{at}");
     }
     assert_eq!(session.ask_room(1 << 10), Ok(true));
 }
@@ -165,7 +165,7 @@ fn a_frame_of_anything_but_packets_breaks_the_ring() {
         head[18..20].copy_from_slice(&(several as u16).to_le_bytes());
         host::place(p.as_ptr() as u64, &head).unwrap();
         session.writer.publish(HEAD + len);
-        assert_eq!(router.take(&mut space), Err(Broken), "{len} {several}");
+        assert_eq!(router.take(&mut space), Err(BrokenRing), "{len} {several}");
         assert!(router.look(&mut [0; LONG]).is_err(), "{len} {several}");
         (router, session) = both();
     }
@@ -314,7 +314,7 @@ fn a_ring_that_may_not_move_breaks_by_the_word_of_it() {
     let mut space = [0; PACKET_MAX];
     let (mut router, session) = both();
     session.writer.place().write_length(MOVED as u32);
-    assert_eq!(router.take(&mut space), Err(Broken));
+    assert_eq!(router.take(&mut space), Err(BrokenRing));
     // The ring moves once.
     let (mut router, session) = pair(true);
     session.writer.place().write_length(MOVED as u32);
@@ -326,7 +326,7 @@ fn a_ring_that_may_not_move_breaks_by_the_word_of_it() {
         larger.publish(len);
     }
     assert_eq!(router.take(&mut space).unwrap().unwrap().packet, [0; 76]);
-    assert_eq!(router.take(&mut space), Err(Broken));
+    assert_eq!(router.take(&mut space), Err(BrokenRing));
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn memory_of_another_form_is_refused() {
     assert_eq!(open(true, (u32::MAX, RINGS.1), true), Error::Invalid);
     let (_router, ends) = Relay::create(false).unwrap();
     assert_eq!(
-        Ends::of([Some(ends.up), None, Some(ends.socket)]).unwrap_err(),
+        Ends::from_descriptors([Some(ends.up), None, Some(ends.socket)]).unwrap_err(),
         Error::Os(libc::EMFILE)
     );
 }

@@ -133,7 +133,7 @@ fn a_tail_that_cannot_be_breaks_the_link_and_nothing_else() {
         // SAFETY: the tail's line of the other mapping; an atomic of ours lies there.
         let tail = unsafe { &*b.place().base.as_ptr().add(64).cast::<AtomicU64>() };
         tail.store(lie, Ordering::Relaxed);
-        assert_eq!(w.room(1, 4096), Err(Broken), "{lie}");
+        assert_eq!(w.room(1, 4096), Err(BrokenRing), "{lie}");
     }
     // The tail goes back.
     let (a, b) = pair(4096);
@@ -143,7 +143,7 @@ fn a_tail_that_cannot_be_breaks_the_link_and_nothing_else() {
     assert!(w.room(1, 4096).unwrap().is_some());
     // SAFETY: as above.
     unsafe { &*b.place().base.as_ptr().add(64).cast::<AtomicU64>() }.store(0, Ordering::Relaxed);
-    assert_eq!(w.room(1, 4096), Err(Broken));
+    assert_eq!(w.room(1, 4096), Err(BrokenRing));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_length_that_cannot_be_breaks_the_link_and_nothing_else() {
         let (a, b) = pair(4096);
         let r = Reader::new(b.place());
         a.place().length(0).scribble(lie);
-        assert_eq!(r.peek(), Err(Broken), "{lie}");
+        assert_eq!(r.peek(), Err(BrokenRing), "{lie}");
     }
 }
 
@@ -183,7 +183,7 @@ fn any_image_of_a_ring_is_read_without_leaving_it() {
                     empty += 1;
                     break;
                 }
-                Err(Broken) => {
+                Err(BrokenRing) => {
                     broken += 1;
                     break;
                 }

@@ -6,7 +6,7 @@
 //! them in turn. A CQ without branches costs a poll one load.
 
 use super::parts::{Part, PartKind};
-use super::{outer, SoftDevice, MAX_ENGINES};
+use super::{program_handle, SoftDevice, MAX_ENGINES};
 use crate::soft::pinned_handles::PinnedCq;
 use crate::soft::SoftEngine;
 use core::sync::atomic::Ordering;
@@ -33,9 +33,9 @@ struct Uses {
 
 impl Uses {
     /// An object that the kind lacks is 0.
-    fn of(init: &QpInit) -> Uses {
+    fn from_init(init: &QpInit) -> Uses {
         let (send_cq, recv_cq) = (init.send_cq, init.recv_cq);
-        match QpKind::of(init.qp_type) {
+        match QpKind::from_number(init.qp_type) {
             Some(QpKind::Rc | QpKind::Uc | QpKind::Ud) => {
                 Uses { source: init.srq, send_cq, recv_cq }
             }
@@ -80,7 +80,7 @@ impl SoftDevice {
     /// # Errors
     /// [`gdrcore_core::Error::StaleHandle`].
     pub fn pinned_cq(&'static self, cq: Handle) -> Result<PinnedRings> {
-        let (_, engine, own) = self.of(cq)?;
+        let (_, engine, own) = self.resolve(cq)?;
         Ok(PinnedRings { device: self, handle: cq, own: engine.pinned_cq(own)? })
     }
 
@@ -90,7 +90,7 @@ impl SoftDevice {
     /// As there.
     #[inline(always)]
     pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        let (_, engine, own) = self.of(cq)?;
+        let (_, engine, own) = self.resolve(cq)?;
         let (index, shared) = engine.engine.cq(own)?;
         if shared.beside.branches.next() != 0 {
             return self.poll_in_turn(cq, wc);
@@ -98,12 +98,12 @@ impl SoftDevice {
         engine.poll_found(index, shared, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
-    /// `Device::take_completions`; of a CQ of several engines as `Device::poll_cq`.
+    /// `Device::take_completions`. A CQ of several engines is polled as by `Device::poll_cq`.
     ///
     /// # Errors
     /// As there.
     pub(super) fn take_waiting(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        let (_, engine, own) = self.of(cq)?;
+        let (_, engine, own) = self.resolve(cq)?;
         let (_, shared) = engine.engine.cq(own)?;
         if shared.beside.branches.next() != 0 {
             return self.poll_in_turn(cq, wc);
@@ -149,7 +149,7 @@ impl SoftDevice {
             match engine.channel_of(own)? {
                 None => of.lock()?.cq_branch(cq, capacity),
                 Some(channel) => {
-                    let channel = self.channel_in(k, outer(home, channel))?;
+                    let channel = self.channel_in(k, program_handle(home, channel))?;
                     of.cq_branch_on(cq, capacity, channel)
                 }
             }
@@ -164,29 +164,29 @@ impl SoftDevice {
     pub(super) fn qp_make(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         // The queue pair's protection domain must not end meanwhile in another engine.
         let _control = self.control()?;
-        let uses = Uses::of(init);
+        let uses = Uses::from_init(init);
         let by = [uses.source, uses.send_cq, uses.recv_cq].into_iter().find(|h| *h != 0);
-        let (k, engine, _) = self.of(by.unwrap_or(0))?;
+        let (k, engine, _) = self.resolve(by.unwrap_or(0))?;
         let mut crosses = false;
         let mut ring = |used: Handle, given: Handle| match used {
-            0 => Ok(self.inner(given)),
+            0 => Ok(self.engine_handle(given)),
             cq => {
-                crosses |= self.of(cq)?.0 != k;
+                crosses |= self.resolve(cq)?.0 != k;
                 self.ring_in(k, cq)
             }
         };
         let of_engine = QpInit {
             send_cq: ring(uses.send_cq, init.send_cq)?,
             recv_cq: ring(uses.recv_cq, init.recv_cq)?,
-            srq: self.inner(init.srq),
-            xrcd: self.inner(init.xrcd),
+            srq: self.engine_handle(init.srq),
+            xrcd: self.engine_handle(init.xrcd),
             ..*init
         };
         let (qp, qpn, given) = engine.qp_create(&of_engine)?;
         if crosses {
             self.crossing_qps.fetch_add(1, Ordering::Relaxed);
         }
-        Ok((outer(k, qp), qpn, given))
+        Ok((program_handle(k, qp), qpn, given))
     }
 
     /// For an XRC SRQ of a domain: the CQ as the domain's engine knows it, that engine, and the
@@ -195,7 +195,7 @@ impl SoftDevice {
     /// # Errors
     /// As [`SoftDevice::qp_make`].
     pub(super) fn xrc_ring(&self, xrcd: Handle, cq: Handle) -> Result<(Part, Handle)> {
-        let (k, engine, xrcd) = self.of(xrcd)?;
+        let (k, engine, xrcd) = self.resolve(xrcd)?;
         Ok(((k, engine, self.ring_in(k, cq)?), xrcd))
     }
 
@@ -203,7 +203,7 @@ impl SoftDevice {
     pub(super) fn home_of(&self, k: usize, cq: Handle) -> Handle {
         let of = self.made(k).and_then(|engine| engine.engine.cq(cq));
         match of.map_or(0, |(_, shared)| shared.beside.branches.home()) {
-            0 => outer(k, cq),
+            0 => program_handle(k, cq),
             home => home,
         }
     }
@@ -214,7 +214,7 @@ impl SoftDevice {
     /// As there.
     pub(super) fn resize_rings(&self, cq: Handle, cqe: u32) -> Result<u32> {
         let _control = self.control()?;
-        let (_, engine, own) = self.of(cq)?;
+        let (_, engine, own) = self.resolve(cq)?;
         let before = engine.engine.cq(own)?.1.ring.capacity();
         let mut given = 0;
         for (done, (_, engine, ring)) in self.rings(cq)?.enumerate() {

@@ -1,7 +1,7 @@
 //! [`SoftDevice`] as a [`Device`]: a call goes to the engine of its object, or, for objects of the
 //! whole device, to all engines.
 
-use super::{all_leaks, outer, SoftDevice};
+use super::{all_leaks, program_handle, SoftDevice};
 use crate::clock::now_ns;
 use crate::fault;
 use crate::soft::SoftEngine;
@@ -48,11 +48,11 @@ impl SoftDevice {
     ) -> Result<(Handle, SrqAttr)> {
         let _control = self.control()?;
         let made = engine.lock()?.srq_create(now_ns(), pd, attr);
-        made.map(|(srq, given)| (outer(k, srq), given))
+        made.map(|(srq, given)| (program_handle(k, srq), given))
     }
 
     /// The attributes of the device, computed from those of an engine.
-    fn of_all(&self, one: DeviceAttr) -> DeviceAttr {
+    fn sum_engines(&self, one: DeviceAttr) -> DeviceAttr {
         // With all objects made by one thread a program gets at least this much.
         let all = |of_one: u32| of_one.saturating_mul(self.plan.config.engines.at_open);
         DeviceAttr {
@@ -108,7 +108,7 @@ macro_rules! by_handle {
     ($engine:ident => $at:expr,
      $(fn $call:ident($object:ident $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {$(
         fn $call(&self, $object: Handle $(, $arg: $type)*) -> Result<$result> {
-            let (_, $engine, $object) = self.of($object)?;
+            let (_, $engine, $object) = self.resolve($object)?;
             $at.$call($object $(, $arg)*)
         }
     )*};
@@ -139,11 +139,11 @@ impl Device for SoftDevice {
     }
 
     fn query(&self) -> Result<DeviceAttr> {
-        Ok(self.of_all(self.engines.first().query()?))
+        Ok(self.sum_engines(self.engines.first().query()?))
     }
 
     fn facts(&self) -> Result<DeviceAttr> {
-        Ok(self.of_all(self.engines.first().facts()?))
+        Ok(self.sum_engines(self.engines.first().facts()?))
     }
 
     fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
@@ -189,7 +189,7 @@ impl Device for SoftDevice {
 
     fn xrcd_alloc(&self) -> Result<Handle> {
         let (k, engine) = self.of_thread()?;
-        engine.lock()?.xrcd_alloc().map(|xrcd| outer(k, xrcd))
+        engine.lock()?.xrcd_alloc().map(|xrcd| program_handle(k, xrcd))
     }
 
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
@@ -303,7 +303,7 @@ impl Device for SoftDevice {
             CqPlace::Vector(vector) if self.of_number(vector) == 0 => self.of_thread()?,
             CqPlace::Vector(n) | CqPlace::Domain(n) => self.engine_at(self.of_number(n))?,
         };
-        engine.lock()?.cq_create(cqe).map(|(cq, given)| (outer(k, cq), given))
+        engine.lock()?.cq_create(cqe).map(|(cq, given)| (program_handle(k, cq), given))
     }
 
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
@@ -319,13 +319,13 @@ impl Device for SoftDevice {
     }
 
     fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
-        let (k, engine, channel) = self.of(channel)?;
-        engine.cq_create_on(cqe, channel).map(|(cq, given)| (outer(k, cq), given))
+        let (k, engine, channel) = self.resolve(channel)?;
+        engine.cq_create_on(cqe, channel).map(|(cq, given)| (program_handle(k, cq), given))
     }
 
     fn channel_create(&self) -> Result<Handle> {
         let (k, engine) = self.of_thread()?;
-        engine.channel_create().map(|channel| outer(k, channel))
+        engine.channel_create().map(|channel| program_handle(k, channel))
     }
 
     fn channel_destroy(&self, channel: Handle) -> Result<()> {
@@ -353,7 +353,7 @@ impl Device for SoftDevice {
         let [pd, xrcd, cq] = of;
         let ((k, engine, ring), xrcd) = self.xrc_ring(xrcd, cq)?;
         let made = engine.lock()?.srq_create_xrc(now_ns(), [pd, xrcd, ring], attr);
-        made.map(|(srq, given)| (outer(k, srq), given))
+        made.map(|(srq, given)| (program_handle(k, srq), given))
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
@@ -361,23 +361,23 @@ impl Device for SoftDevice {
     }
 
     fn qp_num(&self, qp: Handle) -> Result<u32> {
-        let (_, engine, qp) = self.of(qp)?;
+        let (_, engine, qp) = self.resolve(qp)?;
         engine.lock()?.qp_number(qp)
     }
 
     fn srq_destroy(&self, srq: Handle) -> Result<()> {
-        let (_, engine, srq) = self.of(srq)?;
+        let (_, engine, srq) = self.resolve(srq)?;
         engine.lock()?.srq_destroy(now_ns(), srq)
     }
 
     fn channel_fd(&self, channel: Handle) -> Result<i32> {
         self.fork.check()?;
-        let (_, engine, channel) = self.of(channel)?;
+        let (_, engine, channel) = self.resolve(channel)?;
         engine.channel_fd(channel)
     }
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
-        let (k, engine, qp) = self.of(qp)?;
+        let (k, engine, qp) = self.resolve(qp)?;
         if mask & qp_attr_mask::DEST_QPN != 0 {
             self.link_to(k, attr.dest_qp_num)?;
         }
@@ -385,9 +385,9 @@ impl Device for SoftDevice {
     }
 
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
-        let (k, engine, qp) = self.of(qp)?;
+        let (k, engine, qp) = self.resolve(qp)?;
         let (attr, init) = engine.lock()?.qp_query(qp)?;
-        let of_device = |h: Handle| if h == 0 { 0 } else { outer(k, h) };
+        let of_device = |h: Handle| if h == 0 { 0 } else { program_handle(k, h) };
         let of_cq = |h: Handle| if h == 0 { 0 } else { self.home_of(k, h) };
         let init = QpInit {
             send_cq: of_cq(init.send_cq),
@@ -408,14 +408,14 @@ impl Device for SoftDevice {
     ) -> Result<()> {
         *bad = wr;
         self.fork.check()?;
-        let (_, engine, qp) = self.of(qp)?;
+        let (_, engine, qp) = self.resolve(qp)?;
         // SAFETY: the caller's promise.
         unsafe { engine.quick_post_send(qp, wr, bad) }
     }
 
     unsafe fn post_send_all(&self, qp: Handle, wr: *const SendWr) -> Result<()> {
         self.fork.check()?;
-        let (_, engine, qp) = self.of(qp)?;
+        let (_, engine, qp) = self.resolve(qp)?;
         // SAFETY: the caller's promise.
         unsafe { engine.post_send_all(qp, wr) }
     }
@@ -429,7 +429,7 @@ impl Device for SoftDevice {
     ) -> Result<()> {
         *bad = wr;
         self.fork.check()?;
-        let (_, engine, qp) = self.of(qp)?;
+        let (_, engine, qp) = self.resolve(qp)?;
         // SAFETY: the caller's promise.
         unsafe { engine.quick_post_recv(qp, wr, bad) }
     }
@@ -443,7 +443,7 @@ impl Device for SoftDevice {
     ) -> Result<()> {
         *bad = wr;
         self.fork.check()?;
-        let (_, engine, srq) = self.of(srq)?;
+        let (_, engine, srq) = self.resolve(srq)?;
         // SAFETY: the caller's promise.
         unsafe { engine.engine.post_srq_recv(srq, wr, bad) }
     }

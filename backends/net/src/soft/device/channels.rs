@@ -22,7 +22,7 @@ static CHANNELS: PartKind = PartKind {
 
 impl SoftDevice {
     fn is_branched(&self, channel: Handle) -> Result<bool> {
-        let (_, engine, own) = self.of(channel)?;
+        let (_, engine, own) = self.resolve(channel)?;
         Ok(engine.channel_branches(own)?.next() != 0)
     }
 
@@ -36,7 +36,7 @@ impl SoftDevice {
         })?;
         if is_new {
             // Wakes a sleeper, which runs one engine and now must run two.
-            let (_, engine, own) = self.of(channel)?;
+            let (_, engine, own) = self.resolve(channel)?;
             engine.raise_channel(own)?;
         }
         Ok(part)
@@ -47,7 +47,7 @@ impl SoftDevice {
     /// # Errors
     /// As there.
     pub(super) fn take_event(&self, channel: Handle) -> Result<Option<Handle>> {
-        let (k, first, own) = self.of(channel)?;
+        let (k, first, own) = self.resolve(channel)?;
         if !self.is_branched(channel)? {
             return Ok(first.channel_event(own)?.map(|cq| self.home_of(k, cq)));
         }
@@ -80,7 +80,7 @@ impl SoftDevice {
         timeout_ms: i32,
     ) -> Result<Option<Handle>> {
         let end = end_of(timeout_ms);
-        let (k, engine, own) = self.of(channel)?;
+        let (k, engine, own) = self.resolve(channel)?;
         if !self.is_branched(channel)? {
             let event = engine.channel_wait(own, timeout_ms)?.map(|cq| self.home_of(k, cq));
             if event.is_some() || !self.is_branched(channel)? {

@@ -38,7 +38,7 @@ impl ManagedQps for AllQps<'_> {
     }
 
     fn modify(&mut self, now: u64, qp: Handle, attr: &QpAttr, m: u32) -> Result<()> {
-        let (k, engine, qp) = self.0.of(qp)?;
+        let (k, engine, qp) = self.0.resolve(qp)?;
         if m & qp_attr_mask::DEST_QPN != 0 {
             self.0.link_to(k, attr.dest_qp_num)?;
         }
@@ -78,9 +78,9 @@ impl SoftDevice {
         let engine = match e.qp {
             0 => self.manager(),
             // The program gave this handle, so its engine exists.
-            qp => self.of(qp).map_or(self.manager(), |(_, engine, _)| engine),
+            qp => self.resolve(qp).map_or(self.manager(), |(_, engine, _)| engine),
         };
-        (engine, CmEvent { qp: self.inner(e.qp), ..*e })
+        (engine, CmEvent { qp: self.engine_handle(e.qp), ..*e })
     }
 
     /// Sends a datagram of another management class than communication management, from QP1 to QP1.

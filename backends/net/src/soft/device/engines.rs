@@ -259,8 +259,8 @@ impl SoftDevice {
             Ok(engine)
         })?;
         self.with_all(|all| {
-            // While all locks are held nobody binds a window of type 1. So a binding is in the
-            // engines that are copied, or comes later and reaches this engine, too.
+            // While all locks are held nobody binds a window of type 1. So each binding is either
+            // copied with the engines, or comes later and reaches this engine, too.
             engine.lock_control().adopt_bindings(&all[0]);
             self.engines.put(k, engine);
             Ok(())
@@ -374,7 +374,7 @@ impl OtherTables for SoftDevice {
         for (_, engine) in self.engines.numbered().filter(|(k, _)| *k != own) {
             let Some(held) = engine.try_lock() else { return false };
             // There is room for each.
-            let _ = all.push(ControlGuard::of(held));
+            let _ = all.push(ControlGuard::new(held));
         }
         all.iter_mut().for_each(|held| change(held.regions()));
         true

@@ -1,12 +1,12 @@
 //! Events of all engines, under the program's handles.
 
-use super::{outer, SoftDevice, MAX_ENGINES};
+use super::{program_handle, SoftDevice, MAX_ENGINES};
 use crate::soft::EventSink;
 use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::verbs::types::Handle;
 use std::sync::OnceLock;
 
-/// Where the device delivers its events, and what each engine delivers its own to.
+/// The receiver of a device's events, and the receiver of each engine's, which passes them on.
 pub(super) type Sinks = OnceLock<(&'static dyn EventSink, heapless::Vec<OuterSink, MAX_ENGINES>)>;
 
 /// Passes the events of one engine on.
@@ -16,32 +16,32 @@ pub(super) struct OuterSink {
 }
 
 impl OuterSink {
-    fn to(&self) -> Option<&'static dyn EventSink> {
+    fn target(&self) -> Option<&'static dyn EventSink> {
         self.device.sinks.get().map(|(to, _)| *to)
     }
 }
 
 impl EventSink for OuterSink {
     fn cq_event(&self, cq: Handle) {
-        if let Some(to) = self.to() {
+        if let Some(to) = self.target() {
             to.cq_event(self.device.home_of(self.k, cq));
         }
     }
 
     fn async_event(&self, event: AsyncEvent) {
-        if let Some(to) = self.to() {
+        if let Some(to) = self.target() {
             to.async_event(self.device.outer_event(self.k, event));
         }
     }
 
     fn cm_event(&self) {
-        if let Some(to) = self.to() {
+        if let Some(to) = self.target() {
             to.cm_event();
         }
     }
 
     fn general_event(&self) {
-        if let Some(to) = self.to() {
+        if let Some(to) = self.target() {
             to.general_event();
         }
     }
@@ -67,7 +67,7 @@ impl SoftDevice {
         let handle = match event.handle {
             // The event is the device's own.
             0 => 0,
-            h => outer(k, h),
+            h => program_handle(k, h),
         };
         AsyncEvent { handle, ..event }
     }

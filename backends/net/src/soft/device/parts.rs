@@ -3,7 +3,7 @@
 //! The parts are a list ([`Branches`]) that begins with the program's own object. It only grows
 //! until the object ends.
 
-use super::{outer, SoftDevice, MAX_ENGINES};
+use super::{program_handle, SoftDevice, MAX_ENGINES};
 use crate::soft::SoftEngine;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
@@ -33,14 +33,14 @@ impl SoftDevice {
         kind: &'static PartKind,
         h: Handle,
     ) -> Result<impl Iterator<Item = Part> + 's> {
-        let own @ (_, engine, of) = self.of(h)?;
+        let own @ (_, engine, of) = self.resolve(h)?;
         if (kind.links)(engine, of)?.home() != 0 {
             let PartKind { argument, name, .. } = kind;
             return Err(refuse!(StaleHandle, "{argument} {h:#x}: no {name} of this device"));
         }
         let behind = |&(_, engine, h): &Part| {
             let next = (kind.links)(engine, h).map_or(0, Branches::next);
-            (next != 0).then(|| self.of(next).ok()).flatten()
+            (next != 0).then(|| self.resolve(next).ok()).flatten()
         };
         Ok(core::iter::successors(Some(own), behind).take(MAX_ENGINES))
     }
@@ -60,12 +60,12 @@ impl SoftDevice {
         if let Some((_, _, part)) = self.parts(kind, h)?.find(|(of, _, _)| *of == k) {
             return Ok(part);
         }
-        let own @ (_, engine, first) = self.of(h)?;
+        let own @ (_, engine, first) = self.resolve(h)?;
         let of = self.made(k)?;
         let branch = branch(own, of)?;
         let links = (kind.links)(engine, first)?;
         (kind.links)(of, branch)?.set_next(links.next());
-        links.set_next(outer(k, branch));
+        links.set_next(program_handle(k, branch));
         Ok(branch)
     }
 

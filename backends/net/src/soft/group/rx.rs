@@ -99,7 +99,7 @@ fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
 /// names. The engine handles a packet that no member takes, as on a device alone.
 fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) -> usize {
     let to = match p.data.split_last_chunk::<ICRC_LEN>().map(|(body, _)| Run::parse_packet(body)) {
-        Some(Ok((run, mad))) if run.dest_qpn == GSI_QPN => Addressee::of(mad),
+        Some(Ok((run, mad))) if run.dest_qpn == GSI_QPN => Addressee::from_mad(mad),
         _ => Addressee::Anyone,
     };
     let passed = match to {

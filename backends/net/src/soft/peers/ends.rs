@@ -29,7 +29,8 @@ impl PortState {
     }
 
     /// In a round that received nothing: ends the connections of processes that had ended before
-    /// the round. Packets of such a process are handled first, so a link with it is closed before.
+    /// the round. The packets of such a process are handled first, which is why its link is already
+    /// closed.
     #[inline]
     pub(in crate::soft) fn end_peers(&mut self, g: &mut Guard<'_>, now: u64) {
         if self.has_gone_peers() {

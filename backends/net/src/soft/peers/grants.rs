@@ -15,7 +15,7 @@ use gdrcore_core::verbs::post;
 use gdrcore_core::verbs::shared::QpShared;
 use gdrcore_core::verbs::types::{wr_opcode, Handle, SendWr};
 
-/// Control: regions that peers may write. Data, under the lock: WRITEs into those of peers.
+/// Control: regions that peers may write. Data, under the lock: WRITEs into regions of peers.
 impl SoftEngine {
     /// See [`gdrcore_core::device::Device::mr_share`].
     pub(in crate::soft) fn share_region(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {

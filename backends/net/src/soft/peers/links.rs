@@ -41,7 +41,7 @@ impl<'g> Records for Arrivals<'_, 'g> {
 
     #[inline(always)]
     fn take_short(&mut self, (from, receipts): Sender<'_>, head: impl Words, rest: &[u8]) -> usize {
-        // The time of an earlier round is enough here: it only lets an ACK leave a little earlier.
+        // The time of an earlier round is enough here: at worst an ACK leaves a little earlier.
         self.g.take_record(self.now, &from.ip, head, rest, receipts)
     }
 
@@ -74,7 +74,7 @@ impl SoftEngine {
         is_plain: bool,
     ) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
-        // A sleeping helper must learn until when it may sleep. So the clock is read, but after the
+        // A sleeping helper must learn how long it may sleep. So this reads the clock, after the
         // peer has the message.
         let asleep = !self.is_helper_awake();
         if !is_plain || !g.send_single::<DC, _>(qi, shm, asleep, now_ns) {
@@ -132,8 +132,8 @@ impl SoftEngine {
         shm.poll_with(&mut Arrivals { engine: self, g, member, schedule, now })
     }
 
-    /// Reads all frames, as those of a process that has ended or connected. Bounded, because others
-    /// may continue to write. Returns their number.
+    /// Reads all frames, because a process has ended or connected. Bounded, because others may
+    /// continue to write. Returns their number.
     #[inline(never)]
     pub(in crate::soft) fn drain_links(
         &self,

@@ -64,7 +64,7 @@ impl SoftEngine {
     /// `Error::StaleHandle`.
     pub(in crate::soft) fn has_fixed_peer(&self, qp: Handle) -> Result<bool> {
         let (_, init) = self.lock()?.qp_query(qp)?;
-        Ok(QpKind::of(init.qp_type).is_some_and(QpKind::has_fixed_peer))
+        Ok(QpKind::from_number(init.qp_type).is_some_and(QpKind::has_fixed_peer))
     }
 
     /// The endpoint that an address vector names.

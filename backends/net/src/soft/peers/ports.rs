@@ -9,10 +9,9 @@
 //!
 //! Each look-up costs microseconds, whatever the number of sockets on the host
 //! ([`crate::sock_diag`]). Look-ups take a small share of the time ([`SHARE`]), and a port or peer
-//! that was refused is not looked up again for a while. Strangers with thousands of ports can take
-//! that share, so that the peer's port is not looked up. Then the peer's requests time out, and it
-//! sends them again from its own port
-//! ([`Port::doubt_connected`](crate::port::Port::doubt_connected)).
+//! that was refused is not looked up again for a while. Strangers with thousands of ports can use
+//! up that share. The peer's port is then not looked up, the peer's requests time out, and it sends
+//! them again from its own port ([`Port::doubt_connected`](crate::port::Port::doubt_connected)).
 
 use crate::addr::Endpoint;
 use crate::clock::now_ns;

@@ -50,7 +50,7 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
         };
         let left = |qpn| {
             let block = (qpn / QPN_UNIT) as u16;
-            port.member.as_ref()?.receipts_of(&endpoint(&peer), block, false)?.of(qpn)
+            port.member.as_ref()?.receipts_of(&endpoint(&peer), block, false)?.find(qpn)
         };
         if let Some(psn) = dest_qpn.filter(|_| path == Path::Port).and_then(left) {
             g.take_receipt(now, qi, psn);
@@ -91,8 +91,8 @@ fn has_socket(at: &Endpoint) -> bool {
 }
 
 /// The network, or a firewall of this host, has refused packets to a destination. Anybody can send
-/// such messages, so the look-up of the destination's socket has only a share of the time, as that
-/// of ports has ([`super::ports`]).
+/// such messages, so look-ups of the destination's socket get only a share of the time, as look-ups
+/// of ports do ([`super::ports`]).
 #[cold]
 pub(in crate::soft) fn refused(
     g: &mut Guard<'_>,

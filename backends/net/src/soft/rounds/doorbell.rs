@@ -20,7 +20,8 @@ impl SoftEngine {
     /// Rings the doorbell of the QP at an index, to which this thread has posted.
     #[inline(always)]
     pub(in crate::soft) fn doorbell(&self, qi: usize, q: &QpShared, posted: Posted) {
-        // Of requests within the device each is executed at once: that is cheaper than a round.
+        // Requests within the device are executed one by one, at once: that is cheaper than a
+        // round.
         if posted.more && q.path.load(Ordering::Relaxed) != qp_path::LOOPBACK {
             self.engine.shared().active.set(qi);
             return;
@@ -180,9 +181,9 @@ impl SoftEngine {
         self.ends_send(g, port, Some(now))
     }
 
-    /// What the end of a round does, for a send. Checks the grants, because the send may have
-    /// failed the queue pair, which then takes no more WRITEs. `sent`: its time; `None`: nothing
-    /// was sent. Returns whether no work is left.
+    /// Ends a send as a round would end. Checks the grants, because the send may have failed the
+    /// queue pair, which then takes no more WRITEs. `sent`: its time; `None`: nothing was sent.
+    /// Returns whether no work is left.
     #[inline(always)]
     pub(in crate::soft) fn ends_send(
         &self,

@@ -15,8 +15,8 @@ pub(in crate::soft) const LOOPBACK_RUNS: usize = 64;
 /// frames.
 pub(in crate::soft) const DRAIN_ROUNDS: usize = 256;
 
-/// Longest wait at the end of a queue pair for room for its last ACK, and for processes that take
-/// the packets that its device holds for them: a reader may be without a CPU for some tens of
+/// The longest wait at the end of a queue pair: for room for its last ACK, and for processes to
+/// take the packets that the device holds for them. A reader may be without a CPU for some tens of
 /// milliseconds.
 pub(in crate::soft) const LAST_ACK_NS: u64 = 300_000_000;
 

@@ -1,9 +1,9 @@
 //! Polls that find completions. They run no round of the engine, which would cost more than a short
 //! operation.
 //!
-//! But there are two problems. A program whose polls always find completions, because its own posts
-//! complete at once, would never read packets of its peers. And the helper, which notices the
-//! program by its rounds, would take the engine over again and again. So now and then such a poll
+//! Two problems remain. If a program's own posts complete at once, its polls always find
+//! completions, and it would never read packets of its peers. And the helper, which notices a
+//! program by its rounds, would take over the engine again and again. So now and then such a poll
 //! reads the clock, and runs a round if there was none for a while.
 
 use core::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ struct ClockReading {
     starves: bool,
 }
 
-/// Looks at the clock for polls of a CQ. The rarer the polls are, the fewer of them until the next
+/// Looks at the clock for polls of a CQ. The rarer the polls, the fewer of them pass until the next
 /// look.
 fn read_clock(turns: &TurnLock, found: &FoundPolls, now: u64) -> ClockReading {
     let every = found.every.load(Ordering::Relaxed).clamp(1, EVERY);

@@ -11,8 +11,8 @@ use gdrcore_core::turns::TurnLock;
 
 /// When the engine was last found at rest.
 ///
-/// Relaxed: the word is compared with that of the lock, which a thread changes whenever it takes
-/// it. A poll that reads an old one is as one that came earlier.
+/// Relaxed: the word is compared with the lock's word, which changes whenever a thread takes the
+/// lock. A poll that reads an old word is like a poll that came earlier.
 pub(in crate::soft) struct Rest {
     /// The epoch of the lock after the release that followed ([`TurnLock::epoch`]), which is even.
     /// Odd: the engine was not found at rest.
@@ -31,8 +31,9 @@ impl Rest {
         self.epoch.store(turns.epoch().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Whether no thread has taken the lock since, and none waits for a turn or for a round. A note
-    /// that is over is forgotten: the lock's word comes back to it after 2^31 releases.
+    /// Whether no thread has taken the lock since, and none waits for a turn or for a round. An
+    /// outdated note is removed, because the lock's word has the same value again after 2^31
+    /// releases.
     #[inline(always)]
     fn is_valid(&self, turns: &TurnLock) -> bool {
         let noted = self.epoch.load(Ordering::Relaxed);

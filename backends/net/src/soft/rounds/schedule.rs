@@ -5,8 +5,8 @@
 
 use crate::soft::rounds::limits::MAINTAIN_MAX_NS;
 
-/// Rounds in a row that may use the time of an earlier one. The timers of a program that polls
-/// rarely are late by as many polls.
+/// The most rounds in a row that use the time of an earlier one. In a program that polls rarely,
+/// timers are late by as many polls.
 const STALE_ROUNDS: u8 = 3;
 /// The socket counts as hot for this long after a packet.
 const HOT_NS: u64 = 50_000;

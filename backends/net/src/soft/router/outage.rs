@@ -129,7 +129,7 @@ impl SoftEngine {
         let untold = port
             .router
             .services
-            .tell(LISTENS, |service| via.tell(Message::Listen(service)).is_ok());
+            .announce(LISTENS, |service| via.tell(Message::Listen(service)).is_ok());
         let due = AGAIN_NS.iter().take_while(|&&after| now >= since + after).count();
         if due > done {
             outage.changed = true;

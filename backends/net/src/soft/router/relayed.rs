@@ -3,7 +3,7 @@
 
 use crate::addr::{Endpoint, ROCE_PORT};
 use crate::shm::relay::{Relay, PACKET_MAX};
-use crate::shm::ring::Broken;
+use crate::shm::ring::BrokenRing;
 use crate::soft::rounds::limits::BURSTS;
 use crate::soft::{peer_addr, PortState, SoftEngine};
 use gdrcore_core::engine::Guard;
@@ -42,7 +42,7 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
                 let src = PeerAddr { flow_label, traffic_class, hop_limit, ..src };
                 handled += g.handle_packets(now, &src, 0, frame.packet, frame.congested);
             }
-            Err(Broken) => {
+            Err(BrokenRing) => {
                 lose(port);
                 break;
             }
@@ -64,7 +64,7 @@ pub(in crate::soft) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
     }
     match result {
         Ok(full) => port.rings_full |= full,
-        Err(Broken) => lose(port),
+        Err(BrokenRing) => lose(port),
     }
 }
 
@@ -75,7 +75,7 @@ fn write_all(
     relay: &mut Relay,
     now: u64,
     written: &mut bool,
-) -> Result<bool, Broken> {
+) -> Result<bool, BrokenRing> {
     for _ in 0..BURSTS {
         // Bursts begin with room for a packet, so that requests gather while there is none.
         let Some(room) = relay.room(BURST)? else { return Ok(true) };

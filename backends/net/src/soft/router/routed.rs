@@ -24,8 +24,8 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 use std::os::fd::AsRawFd;
 
-/// Sessions that have ended and whose links are still open. Without room here, the links of a
-/// session are closed at once.
+/// The most ended sessions whose links are still open. The links of further ones are closed at
+/// once.
 type Revoked = heapless::Vec<u32, 32>;
 
 /// What a device over a router keeps about it, protected by the engine's lock.

@@ -35,7 +35,7 @@ fn each_change_is_told_as_what_it_means() {
         (Change::Delete(keys::vip(&key)), Some(gone(true))),
         (Change::Delete("/gdrcore/v1/net/n/vip/x".into()), None),
     ] {
-        watch.tell(change);
+        watch.report(change);
         router.say(&Event::End { network: "end".into() });
         let mut next = || {
             let mut line = String::new();

@@ -5,7 +5,7 @@ use crate::clock::now_ns;
 use crate::map::Map;
 use crate::rights;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Kind, Psn};
+use gdrcore_core::wire::{Class, PacketKind, Psn};
 use gdrcore_testkit::descriptors::{keep, Keep};
 
 struct End {
@@ -21,7 +21,7 @@ fn lost(port: &mut ShmPort) -> Option<(u16, bool)> {
 }
 
 fn end() -> End {
-    let bounds = ShmBounds::of(4, 4);
+    let bounds = ShmBounds::for_device(4, 4);
     let memory = Map::new(ShmPort::memsize(&bounds)).unwrap();
     // SAFETY: the map is ours, and is dropped after the port.
     let port = unsafe {
@@ -53,7 +53,7 @@ impl End {
     }
     fn send(&mut self, link: u16, byte: u8) {
         let (room, _) = self.port.room(link).unwrap();
-        let mut run = Run::new(Class::Rc, Kind::Send, 7, Psn::new(1));
+        let mut run = Run::new(Class::Rc, PacketKind::Send, 7, Psn::new(1));
         run.imm = byte.into();
         assert!(run.emit_head(room, 0));
         self.port.commit(link, run.head_len());
