@@ -201,7 +201,8 @@ typedef struct gdrc_config {
     uint32_t qpn_count;
     /**
      * Largest window of unacknowledged bytes to one peer address (1048576). The window begins at
-     * 192 KiB. Beyond, it grows slowly, and a loss there reduces it for good.
+     * 64 KiB and grows with the acknowledged bytes up to 192 KiB. Beyond, it grows slowly, and a
+     * loss there reduces its limit for good.
      */
     uint32_t window_max;
     /**
@@ -556,10 +557,10 @@ enum gdrc_memory_flags {
     /**
      * Host memory: it is a MAP_SHARED mapping of `fd`, a memfd with F_SEAL_SHRINK, from
      * `fd_offset` on. A peer that is another process of this user on this host, reached through
-     * shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by copying
-     * into it, without this process and without a packet. Such a peer can write the memory at any
-     * time, whatever rights its keys have: share only memory that it may write. No effect on other
-     * devices and on other peers.
+     * shared memory (GDRC_CONFIG_SHM or GDRC_CONFIG_SHM_ONLY; the default without pcap_path), may
+     * map it and then executes its RDMA WRITEs by copying into it, without this process and
+     * without a packet. Such a peer can write the memory at any time, whatever rights its keys
+     * have: share only memory that it may write. No effect on other devices and on other peers.
      */
     GDRC_MEMORY_FLAG_SHARED = 0x4,
 };
@@ -1298,8 +1299,8 @@ typedef struct gdrc_qp_attr {
     /** RNR NAK timer code sent to the peer, 0 to 31. */
     uint8_t min_rnr_timer;
     /**
-     * ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off, the context's deadline still ends the
-     * operation.
+     * ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off: then only `deadline_ms` ends the operation
+     * or, if that is 0 too, what this host knows of the end of the peer's process.
      */
     uint8_t timeout;
     /** Retries after a timeout, 0 to 7. */
@@ -1387,11 +1388,12 @@ int gdrc_qp_reset(struct gdrc_context *ctx, struct gdrc_qp qp);
  * Destroys a QP. Requests still in it end without completion, and the device does not access their
  * memory any more; completions that are already in a CQ stay there.
  *
- * Errors: -EBUSY: it has a fast handle, is in a multicast group, another thread uses it, or a type
- * 2 window is bound to it; -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA
- * verb Destroy Queue Pair; ibv_destroy_qp(3).
+ * Errors: -EBUSY: it has a fast handle, is in a multicast group, or another thread uses it. A soft
+ * device unbinds the type 2 windows that are bound to it. -EINVAL: stale handle. Threads: one per
+ * QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
  */
-int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
+int gdrc_qp_destroy(struct gdrc_context *ctx,
+                    struct gdrc_qp qp);
 
 /**
  * The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost:
@@ -1748,7 +1750,7 @@ typedef struct gdrc_cm_conn_param {
     /** ACK timeout code, for both sides (17: 0.54 s); gdrc_cm_connect only. */
     uint32_t ack_timeout;
     /**
-     * Timeout code of a request to the peer's connection manager, which is repeated up to 16 times
+     * Timeout code of a request to the peer's connection manager, which is sent up to 16 times
      * (17: 0.54 s); gdrc_cm_connect only.
      */
     uint32_t response_timeout;
@@ -1768,7 +1770,7 @@ typedef struct gdrc_cm_conn_param {
 typedef struct gdrc_cm_event {
     /** sizeof(struct gdrc_cm_event), set by the caller. */
     uint32_t struct_size;
-    /** GDRC_CM_. */
+    /** GDRC_CM_EVENT_. */
     uint32_t event;
     /**
      * GDRC_CM_EVENT_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a
@@ -1843,11 +1845,12 @@ int gdrc_cm_get_event(struct gdrc_context *ctx, struct gdrc_cm_event *out);
 /**
  * Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
  * come as GDRC_CM_EVENT_CONNECT_REQUEST; at most `backlog` of them wait for the program at once
- * (0: a quarter of max_cm_ids; never more than a quarter of max_qp). Further ones are dropped, and
- * their senders repeat them. `context` is returned with the listener's events. Requests and
- * accepted connections that their peers have not confirmed take none of the max_cm_ids; under a
- * flood of requests those that are not confirmed within 0.1 s end early, with
- * GDRC_CM_EVENT_UNREACHABLE (docs/ARCHITECTURE.md).
+ * (0: a quarter of max_cm_ids; never more than a quarter of max_qp or half of max_cm_ids,
+ * whichever is less, but from 8 to 1024 in any case). Further ones are dropped, and their senders
+ * repeat them. `context` is returned with the listener's events. Requests and accepted connections
+ * that their peers have not confirmed take none of the max_cm_ids; under a flood of requests those
+ * that are not confirmed within 0.1 s end early, with GDRC_CM_EVENT_UNREACHABLE
+ * (docs/internals/TRANSPORT.md, "Connection manager").
  *
  * Returns the port.
  * Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM: max_cm_ids are in use;
@@ -1959,7 +1962,7 @@ int gdrc_cm_qp_attr(struct gdrc_context *ctx,
                     uint32_t *mask);
 
 /**
- * The name of a connection manager's event (GDRC_CM_), without prefix. Static; never NULL.
+ * The name of a connection manager's event (GDRC_CM_EVENT_), without prefix. Static; never NULL.
  * Threads: any. Cost: none.
  */
 const char *gdrc_cm_event_str(uint32_t event);
@@ -2357,7 +2360,8 @@ int gdrc_fd(struct gdrc_context *ctx);
  * Prepares the descriptor for sleeping on it: sets its timer to the engine's next deadline.
  *
  * Returns 1: there is work already, do not sleep, call gdrc_progress or poll; 0: armed.
- * Errors: -EINVAL: not an open context. Threads: any. Cost: one or two system calls.
+ * Errors: -EINVAL: not an open context. Threads: any. Cost: a round of the engine, some system
+ * calls, and some for each link.
  */
 int gdrc_arm(struct gdrc_context *ctx);
 

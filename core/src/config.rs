@@ -62,8 +62,9 @@ pub struct Config {
     /// Silence of the peer, in nanoseconds, after which a request fails on a QP without an ACK
     /// timeout; 0: none does, as on a NIC, unless the peer is known to have ended.
     pub deadline_ns: u64,
-    /// Largest window of unacknowledged bytes to one peer address. 192 KiB are used at once;
-    /// beyond, it grows slowly, and a loss lowers its limit for good.
+    /// Largest window of unacknowledged bytes to one peer address. It begins at
+    /// 64 KiB and grows with the acknowledged bytes to 192 KiB; beyond, it grows slowly, and a loss
+    /// lowers its limit for good.
     pub window_max: u32,
     /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple
     /// of 4. Peers that have not shown that they receive have further ids (`cm::admit`).

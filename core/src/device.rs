@@ -15,8 +15,9 @@ pub struct DeviceAttr {
     pub max_msg_size: u64,
     /// Node GUID in host order.
     pub node_guid: u64,
-    /// The most that [`Device::arena_add`] can reach, whatever other processes have on its address.
-    /// Without it there is room for the configured numbers.
+    /// Protection domains. This and the following limits are what the device can reach after
+    /// [`Device::arena_add`], whatever other processes have on its address; without it there is
+    /// memory for the configured numbers.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,

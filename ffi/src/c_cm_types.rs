@@ -44,7 +44,7 @@ pub struct gdrc_cm_conn_param {
     pub rnr_retry: u32,
     /// ACK timeout code, for both sides (17: 0.54 s); gdrc_cm_connect only.
     pub ack_timeout: u32,
-    /// Timeout code of a request to the peer's connection manager, which is repeated up to 16 times
+    /// Timeout code of a request to the peer's connection manager, which is sent up to 16 times
     /// (17: 0.54 s); gdrc_cm_connect only.
     pub response_timeout: u32,
     /// GDRC_MTU_ code (what the link carries); gdrc_cm_connect only.
@@ -65,7 +65,7 @@ pub struct gdrc_cm_conn_param {
 pub struct gdrc_cm_event {
     /// sizeof(struct gdrc_cm_event), set by the caller.
     pub struct_size: u32,
-    /// GDRC_CM_.
+    /// GDRC_CM_EVENT_.
     pub event: u32,
     /// GDRC_CM_EVENT_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a
     /// negative errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.

@@ -38,10 +38,11 @@ consts! {
         IOVA = 2,
         /// Host memory: it is a MAP_SHARED mapping of `fd`, a memfd with F_SEAL_SHRINK, from
         /// `fd_offset` on. A peer that is another process of this user on this host, reached
-        /// through shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs
-        /// by copying into it, without this process and without a packet. Such a peer can write the
-        /// memory at any time, whatever rights its keys have: share only memory that it may write.
-        /// No effect on other devices and on other peers.
+        /// through shared memory (GDRC_CONFIG_SHM or GDRC_CONFIG_SHM_ONLY; the default without
+        /// pcap_path), may map it and then executes its RDMA WRITEs by copying into it, without
+        /// this process and without a packet. Such a peer can write the memory at any time,
+        /// whatever rights its keys have: share only memory that it may write. No effect on other
+        /// devices and on other peers.
         SHARED = 4,
     }
 }

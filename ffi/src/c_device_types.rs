@@ -41,7 +41,8 @@ pub struct gdrc_config {
     /// needs).
     pub qpn_count: u32,
     /// Largest window of unacknowledged bytes to one peer address (1048576). The window
-    /// begins at 192 KiB. Beyond, it grows slowly, and a loss there reduces it for good.
+    /// begins at 64 KiB and grows with the acknowledged bytes up to 192 KiB. Beyond, it grows
+    /// slowly, and a loss there reduces its limit for good.
     pub window_max: u32,
     /// Milliseconds without a packet of the peer after which an operation ends whose QP has no ACK
     /// timeout; 0 (default): it waits for ever, as on a NIC, unless this host knows that the peer's

@@ -115,8 +115,8 @@ pub struct gdrc_qp_attr {
     pub max_dest_rd_atomic: u8,
     /// RNR NAK timer code sent to the peer, 0 to 31.
     pub min_rnr_timer: u8,
-    /// ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off, the context's deadline still ends the
-    /// operation.
+    /// ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off: then only `deadline_ms` ends the
+    /// operation or, if that is 0 too, what this host knows of the end of the peer's process.
     pub timeout: u8,
     /// Retries after a timeout, 0 to 7.
     pub retry_cnt: u8,

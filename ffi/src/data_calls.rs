@@ -346,7 +346,8 @@ pub unsafe extern "C" fn gdrc_fd(ctx: *mut gdrc_context) -> c_int {
 /// Prepares the descriptor for sleeping on it: sets its timer to the engine's next deadline.
 ///
 /// Returns 1: there is work already, do not sleep, call gdrc_progress or poll; 0: armed.
-/// Errors: -EINVAL: not an open context. Threads: any. Cost: one or two system calls.
+/// Errors: -EINVAL: not an open context. Threads: any. Cost: a round of the
+/// engine, some system calls, and some for each link.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_arm(ctx: *mut gdrc_context) -> c_int {
     call(|| device(ctx)?.arm().map(c_int::from))

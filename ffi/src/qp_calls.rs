@@ -157,8 +157,8 @@ pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c
 /// Destroys a QP. Requests still in it end without completion, and the device does not access their
 /// memory any more; completions that are already in a CQ stay there.
 ///
-/// Errors: -EBUSY: it has a fast handle, is in a multicast group, another thread uses it, or a type
-/// 2 window is bound to it; -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA
+/// Errors: -EBUSY: it has a fast handle, is in a multicast group, or another thread uses it. A soft
+/// device unbinds the type 2 windows that are bound to it. -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA
 /// verb Destroy Queue Pair; ibv_destroy_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {

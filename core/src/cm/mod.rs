@@ -31,7 +31,8 @@
 //! source address are right; an attacker that sees none of our messages must guess 22 bits of ours.
 //! Each message in causes at most one message out at once, and a peer that has not shown that it
 //! receives is sent at most [`REP_RETRIES`] further copies. Timeouts that a peer dictates are
-//! bounded by [`TIMEOUT_MAX`] and [`SERVICE_TIMEOUT`].
+//! bounded by [`TIMEOUT_MAX`] (ACKs), [`RESPONSE_TIMEOUT`] + 1 (answers) and [`SERVICE_TIMEOUT`]
+//! (MRA).
 
 mod admit;
 mod conn;
@@ -81,7 +82,7 @@ const _: () = {
     assert!(UD_ACCEPT_DATA_MAX == private_len::SIDR_REP);
 };
 
-/// Largest timeout code that a peer may dictate: 4.3 s.
+/// Largest ACK timeout code that a peer may dictate: 4.3 s.
 pub const TIMEOUT_MAX: u8 = 20;
 /// Timeout code of our MRAs, and the largest that a peer's MRA may ask for: 69 s.
 pub const SERVICE_TIMEOUT: u8 = 24;

@@ -2,11 +2,12 @@
 //!
 //! Sans-IO. The caller brings packets ([`Guard::handle_packets`]), takes bursts
 //! ([`Guard::poll_transmit`]), passes the time, and asks for the time of the next call
-//! ([`Guard::next_timeout`]). Time is in nanoseconds and never goes back; no call reads a clock,
-//! draws a random number or makes a system call.
+//! ([`Guard::next_timeout`]). Time is in nanoseconds and never goes back. The engine does nothing of
+//! the system by itself: the clock (an argument or a closure), the port (`Packets`, `Links`) and
+//! memory of peers (`PeerMemory`) are passed in, and random numbers follow from the seed.
 //!
-//! Order of a round: everything that arrived, then [`Guard::run_loopback`], then `poll_transmit`
-//! until it gives nothing, then, only when nothing arrived, [`Guard::handle_timeout`].
+//! Order of a round: everything that arrived; [`Guard::run_loopback`]; only when nothing arrived,
+//! [`Guard::handle_timeout`]; [`Guard::poll_memory`]; then `poll_transmit` until it gives nothing.
 //!
 //! Data-plane calls that need no lock are methods of [`Engine`] (post, poll); everything else is a
 //! method of [`Guard`], which is the engine's lock. Each `impl` of it names its role: data (a round

@@ -332,7 +332,7 @@ impl Guard<'_> {
     }
 
     /// Answers why a suspect's peer is silent; `None`: unknown. Its request fails with that cause;
-    /// with [`CauseCode::NotPolled`] when ten checks, 50 ms apart, have said so.
+    /// with [`CauseCode::NotPolled`] when ten checks, 50 ms to 0.5 s apart, have said so.
     pub fn testify(&mut self, now: u64, qi: usize, code: Option<CauseCode>) {
         let (inner, s) = self.split();
         inner.transport.testify(s, qi, now, code);

@@ -158,10 +158,10 @@ pub struct Common {
     pub mem_wait: Bitmap,
     /// QPs that wait for room in a CQ.
     pub cq_wait: Bitmap,
+    /// Full CQs for which QPs of `cq_wait` wait.
+    pub full_cqs: Bitmap,
     /// CQs that have failed and whose event the program has not taken.
     pub cq_errors: u32,
-    /// CQs that they wait for.
-    pub full_cqs: Bitmap,
     /// QPs that wait for a window to open.
     pub win_wait: Bitmap,
     /// QPs that owe their peer a congestion notification; `ready` as well.
@@ -180,7 +180,8 @@ pub struct Common {
     pub suspects: Bitmap,
     /// QPs whose peer was silent until they failed: their connections are over.
     pub silent: Bitmap,
-    /// The latest port refused so, and the peer: the caller may find out the port's owner.
+    /// The last UDP port refused by `check_ports`, and the peer in whose name it sent: the caller
+    /// may find out the port's owner.
     pub refused_port: Option<(PeerAddr, u16)>,
     /// Counts ACK timeouts, and requests that came again: a message or its answer was lost.
     pub repeats: u32,
@@ -196,7 +197,7 @@ pub struct Common {
     pub timer_deferred: u32,
     /// CQ polled by the thread that runs this round.
     pub handoff: rules::cq::CompletionHandoff,
-    /// QPs and SRQs with asynchronous events: QPs by index.
+    /// QPs with asynchronous events that the program has not taken. SRQs hold theirs themselves.
     pub event_qps: Bitmap,
     /// Asynchronous events of the port.
     pub port_events: PortEvents,

@@ -65,7 +65,8 @@ pub struct Connection {
     pub mtu: u32,
     /// The peer is a QP of this engine (not UD, which decides per message).
     pub loopback: bool,
-    /// ACK timeout in nanoseconds; the configured deadline when the attribute is 0.
+    /// ACK timeout in nanoseconds. When the attribute is 0: the configured deadline, or `NEVER_NS`
+    /// if there is none.
     pub timeout_ns: u64,
     /// The process at the other end of the peer's link has ended.
     pub peer_ended: bool,

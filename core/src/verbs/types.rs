@@ -512,7 +512,8 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: u8,
     /// RNR NAK timer code 0 to 31 sent to the peer.
     pub min_rnr_timer: u8,
-    /// ACK timeout: 4.096 µs · 2^n, 0 = off (the configured deadline still ends the operation).
+    /// ACK timeout: 4.096 µs · 2^n, 0 = off: then only `deadline_ns` ends the operation or,
+    /// if that is 0 too, what this host knows of the end of the peer's process.
     pub timeout: u8,
     /// Retries after a timeout, 0 to 7.
     pub retry_cnt: u8,

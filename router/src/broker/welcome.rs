@@ -280,7 +280,7 @@ fn check_mode(tenant: &Tenant, h: &Hello) -> Result<(), Refusal> {
         }
         (None, _) => Err(because!(
             errno::UNSUPPORTED,
-            "this router makes direct links only, and the program wants none"
+            "the program's HELLO lacks the feature DIRECT, without which this router opens no session"
         )),
     }
 }

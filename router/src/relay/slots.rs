@@ -49,9 +49,9 @@ impl Counters {
     /// All but `refused`.
     pub const NAMED: [Named; 8] = [
         ("tx_packets", "Packets sent by way of the relay.", |c| &c.tx.0),
-        ("tx_bytes", "Their bytes.", |c| &c.tx.1),
+        ("tx_bytes", "Bytes sent by way of the relay.", |c| &c.tx.1),
         ("rx_packets", "Packets received by way of the relay.", |c| &c.rx.0),
-        ("rx_bytes", "Their bytes.", |c| &c.rx.1),
+        ("rx_bytes", "Bytes received by way of the relay.", |c| &c.rx.1),
         ("full", "Packets dropped as the receiver's ring was full.", |c| &c.full),
         ("over_rate", "Packets dropped beyond the receiver's rx_rate.", |c| &c.over_rate),
         ("marked", "Packets marked as the receiver's rx_rate was near.", |c| &c.marked),

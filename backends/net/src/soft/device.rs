@@ -4,16 +4,15 @@
 //! Each engine is a [`SoftEngine`] with a lock, ports, links and a block of QPNs of its own.
 //! Packets find an engine as they find one of several processes at an address, and queue pairs of
 //! two engines reach each other as those of two processes do. A loopback device has no port, so it
-//! links its engines (`links`). The rings of these links are the only memory of two engines that
-//! packets read or write.
+//! links its engines (`links`). The engines share no memory that a packet reads or writes but the
+//! rings of these links.
 //!
 //! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them. A
-//!   queue pair belongs to the engine of its SRQ or its send CQ. Handles contain the engine's
-//!   number. A CQ with queue pairs of other engines has a ring in each of those engines, too.
+//!   queue pair belongs to the engine of its SRQ or XRC domain, else of its send CQ, else of its
+//!   receive CQ. Handles contain the engine's number. A CQ with queue pairs of other engines has a ring in each of those engines, too.
 //! * Protection domains, regions, windows and address handles belong to the device: each engine has
 //!   them all, under the same handles and keys (`adopt` of [`gdrcore_core::engine`]). The calls
 //!   that make and end them take a lock of the device.
-//!
 //! * The connection manager belongs to the first engine. Its connections may have queue pairs of
 //!   any engine.
 //!
@@ -315,7 +314,8 @@ impl SoftDevice {
     }
 
     /// Makes a change with the locks of all engines held, so that no engine sees a part of it. Only
-    /// under [`SoftDevice::control`]: nobody else holds two of these locks.
+    /// under [`SoftDevice::control`]: nobody else waits for a second of these locks. The bind of a
+    /// window of type 1 tries all others, and gives up if one is taken.
     fn with_all<R>(
         &self,
         change: impl FnOnce(&mut [ControlGuard<'static>]) -> Result<R>,

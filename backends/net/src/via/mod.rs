@@ -1,6 +1,6 @@
 //! A device over a router: a tenant, which may have no address and no network at all, gets queue
-//! pair numbers, a virtual address and links to other tenants of its host from `gdrcore-routerd`
-//! (docs/ROUTER.md).
+//! pair numbers, a virtual address and ways to other tenants, of its host by links, from
+//! `gdrcore-routerd` (docs/ROUTER.md).
 //!
 //! * [`proto`]: the messages, as bytes. Both ends import it.
 //! * [`wire`]: one message with its descriptors over a socket; both ends again.
@@ -9,8 +9,8 @@
 //! * [`session`]: the tenant's connection.
 //! * [`resume`]: reconnects to a router that was restarted; `absence`: the state for that.
 //!
-//! A session carries control messages alone, when queue pairs are connected. Data goes over links
-//! ([`crate::shm`]).
+//! A session carries control messages alone. Data goes over links ([`crate::shm`]) and, without a
+//! link, over two rings to and from the router ([`crate::shm::relay`]).
 
 mod absence;
 pub mod client;

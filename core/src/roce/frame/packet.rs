@@ -56,8 +56,8 @@ impl Transport {
         Some(now)
     }
 
-    /// Takes a packet from the port, its ICRC checked, if it is a single message in order, or the
-    /// ACK of the only request in flight. False: nothing has changed. `DC`: it is of DC.
+    /// Takes a packet from the port, its ICRC checked, if it is a single message in order, or an
+    /// ACK that ends all requests in flight, each single. False: nothing has changed. `DC`: it is of DC.
     pub(crate) fn take_packet<const DC: bool>(
         &mut self,
         s: &Shared,
