@@ -6,7 +6,7 @@
 //! protection domain, which is the session's alone. A request that is refused fails its queue pair,
 //! with a completion that says so, as a NIC does.
 
-use super::session::{count, Counts, Session};
+use super::session::{count, Counts, Qp, Session};
 use gdrcore_core::device::Device;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -27,15 +27,20 @@ pub(super) const ROUND: u32 = 32;
 /// Most pieces that a slot can have.
 const PIECES: usize = STRIDE_MAX as usize / size_of::<Sge>();
 
-/// What a request's pieces are copied to.
+type Slot = [u8; STRIDE_MAX as usize];
+
+/// What a request and its pieces are copied to.
 pub(super) struct Scratch {
-    slot: [u8; STRIDE_MAX as usize],
+    slot: Slot,
     pieces: [Sge; PIECES],
+    /// Requests that were judged.
+    pub(super) judged: u64,
 }
 
 impl Scratch {
     pub(super) fn new() -> Box<Scratch> {
-        Box::new(Scratch { slot: [0; STRIDE_MAX as usize], pieces: [Sge::default(); PIECES] })
+        let pieces = [Sge::default(); PIECES];
+        Box::new(Scratch { slot: [0; STRIDE_MAX as usize], pieces, judged: 0 })
     }
 }
 
@@ -56,6 +61,35 @@ fn read_pieces(tail: &[u8], n: usize, to: &mut [Sge; PIECES]) -> Result<()> {
         *to = Sge { addr, length: word(8), lkey: word(12) };
     }
     Ok(())
+}
+
+/// Bytes of a send request that has them in its slot.
+fn inline_bytes(wqe: &SendWqe) -> u64 {
+    // ATOMIC WRITE has its length elsewhere.
+    if u32::from(wqe.opcode) == wr_opcode::ATOMIC_WRITE {
+        wqe.a
+    } else {
+        wqe.length
+    }
+}
+
+/// Copies a request: its head, and as much of what follows as the head says.
+fn copy<const SEND: bool>(
+    map: &QueueMap,
+    k: usize,
+    at: u32,
+    slot: &mut Slot,
+) -> Result<(), Broken> {
+    let head = if SEND { size_of::<SendWqe>() } else { size_of::<RecvWqe>() };
+    map.copy(k, at, 0..head, slot)?;
+    let rest = match SEND {
+        true => send_wqe(slot).map_or(0, |wqe| match wqe.inline {
+            0 => usize::from(wqe.num_sge) * size_of::<Sge>(),
+            _ => usize::try_from(inline_bytes(&wqe)).unwrap_or(usize::MAX),
+        }),
+        false => recv_wqe(slot).map_or(0, |wqe| wqe.num_sge as usize * size_of::<Sge>()),
+    };
+    map.copy(k, at, head..head.saturating_add(rest), slot)
 }
 
 /// The transport part of a request, in the device's handles.
@@ -106,12 +140,11 @@ fn operands(session: &Session, wqe: &SendWqe, is_ud: bool) -> Result<(WrOp, WrEx
 fn send(
     session: &Session,
     device: &dyn Device,
-    qp: Handle,
+    q: &Qp,
     scratch: &mut Scratch,
     more: bool,
 ) -> Result<()> {
-    let Scratch { slot, pieces } = scratch;
-    let q = session.qps.get(qp)?;
+    let Scratch { slot, pieces, .. } = scratch;
     let wqe = send_wqe(slot).ok_or_else(no_head)?;
     // Beyond the stride the scratch holds bytes of earlier requests.
     let stride = q.map.shapes()[0].stride as usize;
@@ -119,8 +152,7 @@ fn send(
     let opcode = u32::from(wqe.opcode);
     let mut flags = u32::from(wqe.flags) & !send_flags::INLINE;
     let num_sge = if wqe.inline != 0 {
-        // ATOMIC WRITE has its length elsewhere.
-        let length = if opcode == wr_opcode::ATOMIC_WRITE { wqe.a } else { wqe.length };
+        let length = inline_bytes(&wqe);
         let bytes = usize::try_from(length).ok().and_then(|n| tail.get(..n));
         let bytes = bytes.ok_or_else(|| {
             refuse!(Invalid, "a work request of {length} inline bytes, and its slot has fewer")
@@ -165,7 +197,7 @@ fn receive(
     stride: u32,
     scratch: &mut Scratch,
 ) -> Result<()> {
-    let Scratch { slot, pieces } = scratch;
+    let Scratch { slot, pieces, .. } = scratch;
     let wqe = recv_wqe(slot).ok_or_else(no_head)?;
     let n = wqe.num_sge as usize;
     read_pieces(&slot[size_of::<RecvWqe>()..stride as usize], n, pieces)?;
@@ -195,12 +227,12 @@ enum Done {
     Refused(u64),
 }
 
-/// Posts up to `turn` requests of queue `k` of a map by `post`, which gets the copied slot and
-/// whether another request follows at once. Moves `head` behind them. `None`: the turn is over.
+/// Posts `turn` requests that wait in queue `k` of a map by `post`, which gets the copied slot and
+/// whether another request follows at once. Moves `head` behind them. `None`: all were posted.
 ///
 /// # Errors
 /// [`Broken`]: the session must end.
-fn take_turn(
+fn take_turn<const SEND: bool>(
     map: &QueueMap,
     (k, head): (usize, &mut u32),
     turn: u32,
@@ -208,24 +240,25 @@ fn take_turn(
     counts: &Counts,
     post: impl Fn(&mut Scratch, bool) -> Result<()>,
 ) -> Result<Option<Done>, Broken> {
-    for n in 0..turn {
-        let waiting = map.look(k, *head, &mut scratch.slot)?;
-        if waiting == 0 {
-            return Ok(Some(Done::All));
+    let mut posted = 0;
+    let mut done = None;
+    while posted < turn && done.is_none() {
+        copy::<SEND>(map, k, head.wrapping_add(posted), &mut scratch.slot)?;
+        match post(scratch, posted + 1 < turn) {
+            Ok(()) => posted += 1,
+            Err(Error::Again) => done = Some(Done::More),
+            Err(_) => {
+                let wr_id = scratch.slot.first_chunk().map_or(0, |id| u64::from_ne_bytes(*id));
+                done = Some(Done::Refused(wr_id));
+            }
         }
-        let posted = post(scratch, waiting > 1 && n + 1 < turn);
-        if posted == Err(Error::Again) {
-            return Ok(Some(Done::More));
-        }
-        *head = head.wrapping_add(1);
-        if posted.is_err() {
-            count(&counts.refused, 1);
-            let wr_id = scratch.slot.first_chunk().map_or(0, |id| u64::from_ne_bytes(*id));
-            return Ok(Some(Done::Refused(wr_id)));
-        }
-        count(&counts.posted, 1);
     }
-    Ok(None)
+    let refused = u32::from(matches!(done, Some(Done::Refused(_))));
+    count(&counts.posted, posted.into());
+    count(&counts.refused, refused.into());
+    scratch.judged += u64::from(posted + refused);
+    *head = head.wrapping_add(posted + refused);
+    Ok(done)
 }
 
 /// Whether a bell is that of a send queue.
@@ -241,9 +274,11 @@ impl Session {
     /// begin a round, then all post their receives, those whose bells ring meanwhile included, and
     /// then their sends, as many as there were.
     ///
+    /// True: there is one.
+    ///
     /// # Errors
     /// [`Broken`]: the session must end.
-    pub(super) fn begin(&mut self) -> Result<(), Broken> {
+    pub(super) fn begin(&mut self) -> Result<bool, Broken> {
         let Session { later, receives, sends, door, qps, .. } = self;
         let mut outcome = Ok(());
         // A bell that is known and rings again counts once: a second turn would post sends that
@@ -259,7 +294,7 @@ impl Session {
                 Err(broken) => outcome = Err(broken),
             }
         });
-        outcome
+        outcome.map(|()| !sends.is_empty() || !receives.is_empty())
     }
 
     /// Posts the receives of a round.
@@ -404,11 +439,15 @@ impl Session {
         // Later posts ring the bell again and wait for the next round.
         let most = if k == 0 { most } else { q.map.waiting(k, head)? };
         let turn = if k == 0 { most.min(turn) } else { most };
-        let post = |scratch: &mut Scratch, more| match k {
-            0 => send(self, device, qp, scratch, more),
-            _ => receive(device, (q.device, false), q.map.shapes()[1].stride, scratch),
-        };
-        let done = take_turn(&q.map, (k, &mut head), turn, scratch, &self.counts, post)?;
+        let at = (k, &mut head);
+        let done = match k {
+            0 => take_turn::<true>(&q.map, at, turn, scratch, &self.counts, |scratch, more| {
+                send(self, device, q, scratch, more)
+            }),
+            _ => take_turn::<false>(&q.map, at, turn, scratch, &self.counts, |scratch, _| {
+                receive(device, (q.device, false), q.map.shapes()[1].stride, scratch)
+            }),
+        }?;
         let q = self.qps.get_mut(qp).map_err(|_| Broken)?;
         q.heads[k] = head;
         q.map.release(k, head);
@@ -427,7 +466,7 @@ impl Session {
         let done = loop {
             let (turn, head) = (end.wrapping_sub(s.head), &mut s.head);
             let post = |scratch: &mut Scratch, _| receive(device, to, stride, scratch);
-            match take_turn(&s.map, (0, head), turn, scratch, &self.counts, post)? {
+            match take_turn::<false>(&s.map, (0, head), turn, scratch, &self.counts, post)? {
                 // There is no queue pair to fail: what its library would have refused is dropped.
                 Some(Done::Refused(_)) => {}
                 done => break done.unwrap_or(Done::All),

@@ -168,31 +168,35 @@ impl Server {
     fn post(&mut self, caller: Option<u32>) -> bool {
         let Server { shared, sessions, scratch, shares, is_metered, .. } = self;
         let device = shared.device();
-        let mut bad = Vec::new();
-        let judged = |all: &BTreeMap<u32, Session>| {
-            all.values().fold(0u64, |n, s| n.wrapping_add(s.judged()))
-        };
-        let before = judged(sessions);
-        let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<(), Broken>| {
-            for (&number, session) in sessions.iter_mut() {
-                if step(session) == Err(Broken) {
-                    bad.push(number);
-                }
+        let (mut bad, mut waits) = (Vec::new(), false);
+        let before = scratch.judged;
+        for (&number, session) in sessions.iter_mut() {
+            match session.begin() {
+                Ok(some) => waits |= some,
+                Err(Broken) => bad.push(number),
             }
-        };
-        each(&mut |s| s.begin());
-        each(&mut |s| s.post_receives(device, scratch));
-        if *is_metered {
-            each(&mut |s| s.post_flushed(device, scratch));
-            post_shared(device, sessions, shares, scratch, &mut bad);
-        } else {
-            each(&mut |s| {
-                let turn = if caller == Some(s.number) { u32::MAX } else { ROUND };
-                s.post_sends(device, turn, scratch)
-            });
+        }
+        if waits {
+            let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<(), Broken>| {
+                for (&number, session) in sessions.iter_mut() {
+                    if step(session) == Err(Broken) {
+                        bad.push(number);
+                    }
+                }
+            };
+            each(&mut |s| s.post_receives(device, scratch));
+            if *is_metered {
+                each(&mut |s| s.post_flushed(device, scratch));
+                post_shared(device, sessions, shares, scratch, &mut bad);
+            } else {
+                each(&mut |s| {
+                    let turn = if caller == Some(s.number) { u32::MAX } else { ROUND };
+                    s.post_sends(device, turn, scratch)
+                });
+            }
         }
         // A request that got Again does not count as work.
-        let found = judged(sessions) != before;
+        let found = scratch.judged != before;
         bad.into_iter().for_each(|number| self.give_up(number));
         found
     }
@@ -201,7 +205,6 @@ impl Server {
     /// is due. Allocates nothing, unless a session ends or the connection manager has an event.
     /// True: there was something to do.
     pub fn round(&mut self) -> bool {
-        self.note_cpu();
         let posted = self.post(None);
         let mut busy = posted | self.complete(IDLE);
         let is_nic = self.shared.is_nic();
@@ -210,6 +213,9 @@ impl Server {
             true => core::mem::take(&mut self.told),
             false => self.pace.is_due(now_ns(), busy),
         };
+        if is_due || is_nic {
+            self.note_cpu();
+        }
         if is_due {
             busy |= self.run_device();
         }

@@ -189,6 +189,8 @@ pub struct Session {
     pub(super) later: Vec<u32>,
     /// CQs that are polled.
     pub(super) polled: Vec<Handle>,
+    /// Where completions are on their way.
+    batch: [Wc; BATCH],
     /// Counters of queue pairs that are gone.
     pub(super) past: Counters,
     /// Its counts.
@@ -241,6 +243,7 @@ impl Session {
             receives: Vec::with_capacity(2 * BELLS),
             later: Vec::with_capacity(BELLS),
             polled: Vec::with_capacity(limits::CQ as usize),
+            batch: [Wc::default(); BATCH],
             past: Counters::ZERO,
             counts: Arc::default(),
         };
@@ -335,28 +338,27 @@ impl Session {
         cq: Handle,
         most: usize,
     ) -> Result<usize, Broken> {
-        let Ok(c) = self.cqs.get_mut(cq) else { return Ok(0) };
-        let mut wc = [Wc::default(); BATCH];
+        let Session { cqs, qps, batch, counts, is_metered, .. } = self;
+        let Ok(c) = cqs.get_mut(cq) else { return Ok(0) };
         // The tenant may make room as fast as there are completions.
         let most = most.min(c.map.capacity() as usize);
         let mut moved = 0;
         while moved < most {
             let room = (c.map.room(c.tail)? as usize).min(BATCH).min(most - moved);
-            let n = device.take_completions(c.device, &mut wc[..room]).unwrap_or(0);
-            for wc in &wc[..n] {
+            let n = device.take_completions(c.device, &mut batch[..room]).unwrap_or(0);
+            for wc in &batch[..n] {
                 c.map.put(c.tail, wc)?;
                 c.tail = c.tail.wrapping_add(1);
             }
-            if self.is_metered {
-                self.qps.iter_mut().for_each(|q| q.note_completions(&wc[..n]));
+            if *is_metered && n > 0 {
+                qps.iter_mut().for_each(|q| q.note_completions(&batch[..n]));
             }
             moved += n;
             if n < room || room == 0 {
                 break;
             }
         }
-        count(&self.counts.completed, moved as u64);
-        let c = self.cqs.get_mut(cq).map_err(|_| Broken)?;
+        count(&counts.completed, moved as u64);
         if moved > 0 && c.map.publish(c.tail) || c.owed {
             self.tell(cq);
         }
@@ -393,12 +395,6 @@ impl Session {
     /// Bytes of its queue pairs under way, while a tenant has a limit.
     pub(super) fn under_way(&self) -> u64 {
         self.qps.iter().map(|q| q.under_way.bytes()).sum()
-    }
-
-    /// Work requests that were judged.
-    pub(super) fn judged(&self) -> u64 {
-        let Counts { posted, refused, .. } = &*self.counts;
-        posted.load(Ordering::Relaxed).wrapping_add(refused.load(Ordering::Relaxed))
     }
 
     /// Discards what waits in the rings of a queue pair: the device has discarded what was before.

@@ -19,6 +19,7 @@ use super::call::QueueShape;
 use super::limits;
 use crate::map::Map;
 use crate::memfd::{sealed_len, FIXED_SIZE};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::arena::Region;
 use gdrcore_core::error::{Error, Result};
@@ -191,19 +192,16 @@ impl QueueMap {
         self.used(k, self.tail(k).load(Ordering::Acquire), head)
     }
 
-    /// The router's end of a send or receive queue: copies the slot at its own head into `to`.
-    /// Returns how many wait there, this one among them; 0: none.
+    /// The router's end of a send or receive queue: copies bytes of a slot to the same place in
+    /// `to`, as far as the slot has them.
     ///
     /// # Errors
-    /// [`Broken`]: of the tail, or the memory is gone.
+    /// [`Broken`]: the memory is gone.
     #[inline]
-    pub fn look(&self, k: usize, head: u32, to: &mut [u8]) -> Result<u32, Broken> {
-        let waiting = self.waiting(k, head)?;
-        if waiting > 0 {
-            let bytes = to.get_mut(..self.shapes[k].stride as usize).ok_or(Broken)?;
-            host::fetch(self.slot(k, head), bytes).map_err(|_| Broken)?;
-        }
-        Ok(waiting)
+    pub fn copy(&self, k: usize, at: u32, of: Range<usize>, to: &mut [u8]) -> Result<(), Broken> {
+        let end = of.end.min(self.shapes[k].stride as usize);
+        let Some(bytes) = to.get_mut(of.start..end) else { return Ok(()) };
+        host::fetch(self.slot(k, at) + of.start as u64, bytes).map_err(|_| Broken)
     }
 
     /// Gives the slots before `head` back to the tenant.
@@ -481,11 +479,12 @@ mod tests {
             for i in 0..4 {
                 assert!(post(&ring, lap * 4 + i));
             }
-            assert_eq!(router.look(0, head, &mut slot), Ok(0), "not submitted");
+            assert_eq!(router.waiting(0, head), Ok(0), "not submitted");
             tenant.submit(0, &ring);
             assert!(!post(&ring, 99), "full");
             for i in 0..4 {
-                assert_eq!(router.look(0, head, &mut slot), Ok(4 - i));
+                assert_eq!(router.waiting(0, head), Ok(4 - i));
+                router.copy(0, head, 0..64, &mut slot).unwrap();
                 assert_eq!(send_wqe(&slot).unwrap().wr_id, lap * 4 + u64::from(i));
                 head += 1;
             }
@@ -566,7 +565,7 @@ mod tests {
         tenant.install(0, &ring);
         for lie in [5, 1 << 31] {
             tenant.tail(0).store(lie, Ordering::Relaxed);
-            assert_eq!(router.look(0, 0, &mut [0; 128]), Err(Broken), "tail {lie}");
+            assert_eq!(router.waiting(0, 0), Err(Broken), "tail {lie}");
             tenant.head(0).store(lie, Ordering::Relaxed);
             assert_eq!((router.room(3), router.room(4)), (Ok(1), Err(Broken)), "head {lie}");
             assert_eq!(tenant.reclaim(0, &ring, true), Ok(()), "there is room");
