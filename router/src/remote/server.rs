@@ -168,23 +168,21 @@ impl Server {
     fn post(&mut self, caller: Option<u32>) -> bool {
         let Server { shared, sessions, scratch, shares, is_metered, .. } = self;
         let device = shared.device();
-        let (mut bad, mut waits) = (Vec::new(), false);
+        let mut bad = Vec::new();
         let before = scratch.judged;
-        for (&number, session) in sessions.iter_mut() {
-            match session.begin() {
-                Ok(some) => waits |= some,
-                Err(Broken) => bad.push(number),
-            }
-        }
-        if waits {
-            let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<(), Broken>| {
-                for (&number, session) in sessions.iter_mut() {
-                    if step(session) == Err(Broken) {
-                        bad.push(number);
-                    }
+        let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<bool, Broken>| {
+            let mut some = false;
+            for (&number, session) in sessions.iter_mut() {
+                match step(session) {
+                    Ok(found) => some |= found,
+                    Err(Broken) => bad.push(number),
                 }
-            };
-            each(&mut |s| s.post_receives(device, scratch));
+            }
+            some
+        };
+        let waits = each(&mut |s| s.begin());
+        each(&mut |s| s.post_receives(device, scratch));
+        if waits {
             if *is_metered {
                 each(&mut |s| s.post_flushed(device, scratch));
                 post_shared(device, sessions, shares, scratch, &mut bad);
@@ -371,9 +369,10 @@ impl Server {
     /// work, do not sleep.
     pub fn prepare_sleep(&mut self) -> Option<i32> {
         self.sessions.values().for_each(|s| s.door.asleep().announce(ANY));
-        // The device's events tell of completions from here on.
+        // The device's events tell of completions from here on, bells of requests.
         let found = self.complete(0);
-        let rung = found || self.sessions.values().any(|s| s.door.has_rung());
+        let news = |n, s: &mut Session| n | s.rest().unwrap_or(true) | s.door.has_rung();
+        let rung = self.sessions.values_mut().fold(found, news);
         if rung || !self.gone && self.shared.device().arm() != Ok(false) {
             self.withdraw_sleep();
             return None;
@@ -428,5 +427,5 @@ fn post_shared(
         let more = matches!(posted, Ok(Some(_))) && shares.has_window(s.tenant);
         shares.served(slot, more && !s.sends.is_empty());
     }
-    sessions.values_mut().for_each(Session::defer);
+    sessions.values_mut().for_each(|s| s.sends.clear());
 }

@@ -25,7 +25,8 @@ use std::sync::Arc;
 
 /// Bytes of a session's queues, at most: the device has about as much memory for the same ones.
 const QUEUES: u64 = 64 << 20;
-/// Polls of a CQ that find nothing, before the device is asked for an event instead.
+/// Polls of a CQ that find nothing, before the device is asked for an event instead; and looks at
+/// all queues of a kind, before they are left to their bells.
 pub(super) const IDLE: u32 = 1024;
 /// Completions that are moved at a time.
 const BATCH: usize = 16;
@@ -123,6 +124,15 @@ pub(super) struct Srq {
     pub(super) head: u32,
 }
 
+/// A queue that is looked at without a bell.
+pub(super) struct Watched {
+    pub(super) bell: u32,
+    /// Its tail, when requests waited last.
+    pub(super) tail: Option<u32>,
+    /// Looks in a row that found nothing.
+    pub(super) idle: u32,
+}
+
 /// Whose an object of the device is: the session's number and its handle there.
 pub type Owners = HashMap<Handle, (u32, Handle)>;
 
@@ -182,11 +192,11 @@ pub struct Session {
     pub(super) cm_events: VecDeque<CmEvent>,
     /// Send queues of this round: their bells, and how many requests waited when it began.
     pub(super) sends: Vec<(u32, u32)>,
-    /// Bells of receive queues of this round.
-    pub(super) receives: Vec<u32>,
-    /// Bells of the next round: of queues whose requests the device had no room for, and such as
-    /// came too late for this one.
-    pub(super) later: Vec<u32>,
+    /// The same for receive queues.
+    pub(super) receives: Vec<(u32, u32)>,
+    /// Queues that it looks at in each round, send queues first; and by bell whether it does.
+    pub(super) watched: [Vec<Watched>; 2],
+    pub(super) is_watched: Vec<bool>,
     /// CQs that are polled.
     pub(super) polled: Vec<Handle>,
     /// Where completions are on their way.
@@ -240,8 +250,9 @@ impl Session {
             cm_bell: None,
             cm_events: VecDeque::new(),
             sends: Vec::with_capacity(BELLS),
-            receives: Vec::with_capacity(2 * BELLS),
-            later: Vec::with_capacity(BELLS),
+            receives: Vec::with_capacity(BELLS),
+            watched: [Vec::with_capacity(BELLS), Vec::with_capacity(BELLS)],
+            is_watched: vec![false; BELLS],
             polled: Vec::with_capacity(limits::CQ as usize),
             batch: [Wc::default(); BATCH],
             past: Counters::ZERO,
@@ -382,7 +393,7 @@ impl Session {
 
     /// Whether it must be looked at without a bell or an event of the device.
     pub(super) fn has_more(&self) -> bool {
-        !self.polled.is_empty() || !self.later.is_empty()
+        !self.polled.is_empty() || self.watched.iter().any(|some| !some.is_empty())
     }
 
     /// Begins or ends the count of what is under way. What completed in between was not counted.
@@ -401,7 +412,7 @@ impl Session {
     pub(super) fn discard(&mut self, qp: Handle) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         for k in 0..q.heads.len() {
-            // Broken cursors end the session at their next bell.
+            // Broken cursors end the session at the next look.
             let waiting = q.map.waiting(k, q.heads[k]).unwrap_or(0);
             q.heads[k] = q.heads[k].wrapping_add(waiting);
             q.map.release(k, q.heads[k]);

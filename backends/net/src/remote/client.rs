@@ -1,8 +1,8 @@
 //! The tenant's end of remote mode: a device whose verbs the router executes.
 //!
-//! Control calls wait for the router's answer, one at a time. Posts write into the queue's memory
-//! and ring its bell; a poll reads the memory of its CQ. Neither allocates, and neither makes a
-//! system call unless the router sleeps, or the CQ is empty.
+//! Control calls wait for the router's answer, one at a time. Posts write into the queue's memory,
+//! and ring its bell if the router has armed it; a poll reads the memory of its CQ. Neither
+//! allocates, and neither makes a system call unless the router sleeps, or the CQ is empty.
 
 /// Methods that are one call of the router: with the arguments of a message.
 macro_rules! asked {

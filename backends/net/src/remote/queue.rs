@@ -4,8 +4,8 @@
 //! queue is of: a QP's has its send and its receive queue, a CQ's and an SRQ's have one.
 //!
 //! ```text
-//! control page    for each queue: tail (the producer's), head (the consumer's), a line each
-//!                 a CQ: the word in which the tenant arms it
+//! control page    for each queue, a line each: tail (the producer's), head (the consumer's), the
+//!                 word in which the consumer asks to be told of the next entry (armed)
 //! queue 0         slots, as core's rings have them (`SendWqe`, `RecvWqe`, `Wc`)
 //! queue 1         the same
 //! ```
@@ -13,7 +13,8 @@
 //! Cursors run freely. Each end keeps its own in private, and checks the other's: it must lie
 //! within a lap. Anything else is [`Broken`] and ends the session. The router copies a slot before
 //! it looks at it, so what it has checked does not change. A producer reads the consumer's cursor
-//! only when the queue seems full: its line would travel for each message.
+//! only when the queue seems full: its line would travel for each message. So would that of a bell:
+//! the router reads the tails of busy queues, and arms a queue when it stops.
 
 use super::call::QueueShape;
 use super::limits;
@@ -51,12 +52,12 @@ struct Line<T>(T);
 struct Cursors {
     tail: Line<AtomicU32>,
     head: Line<AtomicU32>,
+    armed: Line<Asleep>,
 }
 
 #[repr(C)]
 struct Control {
     queues: [Cursors; 2],
-    armed: Line<Asleep>,
 }
 
 #[repr(C)]
@@ -158,9 +159,10 @@ impl QueueMap {
         self.shapes[0].capacity
     }
 
-    /// The word in which a CQ is armed for any completion.
-    pub fn armed(&self) -> &Asleep {
-        &self.control().armed.0
+    /// The word in which the consumer of a queue asks to be told of the next entry: the tenant, of
+    /// a CQ, for an event; the router, of any other, for its bell.
+    pub fn armed(&self, k: usize) -> &Asleep {
+        &self.control().queues[k].armed.0
     }
 
     fn begin(&self, k: usize) -> usize {
@@ -242,7 +244,7 @@ impl QueueMap {
     #[inline]
     pub fn publish(&self, tail: u32) -> bool {
         self.tail(0).store(tail, Ordering::Release);
-        self.armed().must_wake(ANY)
+        self.armed(0).must_wake(ANY)
     }
 
     /// Gives the slots to the tenant's end of a queue.
@@ -278,12 +280,13 @@ impl QueueMap {
         Ok(())
     }
 
-    /// Publishes to the router what was posted to a ring. One thread at a time.
+    /// Publishes to the router what was posted to a ring. True: the router has armed the queue, and
+    /// its bell must ring; its word is cleared. One thread at a time.
     #[inline]
-    pub fn submit<H: Copy>(&self, k: usize, ring: &SlotRing<H>) {
-        if let Some(posted) = ring.producer() {
-            self.tail(k).store(posted.tail(), Ordering::Release);
-        }
+    pub fn submit<H: Copy>(&self, k: usize, ring: &SlotRing<H>) -> bool {
+        let Some(posted) = ring.producer() else { return false };
+        self.tail(k).store(posted.tail(), Ordering::Release);
+        self.armed(k).must_wake(ANY)
     }
 
     /// The tenant's end of a CQ: takes over what the router has published. One thread at a time.
@@ -364,7 +367,7 @@ pub fn recv_wqe(slot: &[u8]) -> Option<RecvWqe> {
     Some(unsafe { head.as_ptr().cast::<RecvWqe>().read_unaligned() })
 }
 
-/// The page of a session's doorbells: a bit for each queue that has new work, the word in which the
+/// The page of a session's doorbells: a bit for each queue that has rung, the word in which the
 /// router says that it sleeps, and the CPU on which it runs.
 #[derive(Debug)]
 pub struct DoorbellPage(Map);
@@ -494,6 +497,20 @@ mod tests {
     }
 
     #[test]
+    fn a_bell_rings_for_the_first_request_after_the_router_has_armed_its_queue() {
+        let (router, tenant) = pair(SHAPES);
+        let ring = SlotRing::<SendWqe>::new();
+        tenant.install(0, &ring);
+        for armed in [false, true, false] {
+            if armed {
+                router.armed(0).announce(ANY);
+            }
+            assert!(post(&ring, 1));
+            assert_eq!(tenant.submit(0, &ring), armed);
+        }
+    }
+
+    #[test]
     fn completions_arrive_whole_and_arm_once() {
         let shape = QueueShape { capacity: 2, stride: 48 };
         let (router, tenant) = pair([shape, QueueShape::default()]);
@@ -514,7 +531,7 @@ mod tests {
             sl: 11,
             dlid_path_bits: 12,
         };
-        tenant.armed().announce(ANY);
+        tenant.armed(0).announce(ANY);
         for tail in 0..5u32 {
             // It reads the head when no free slot is known.
             assert_eq!(router.room(tail), Ok(2 - tail % 2));
