@@ -207,6 +207,48 @@ pub struct Session {
     pub counts: Arc<Counts>,
 }
 
+/// The sessions of a device, in the order of their numbers. A round walks over them several times.
+#[derive(Default)]
+pub(super) struct Sessions(Vec<Session>);
+
+impl Sessions {
+    fn place(&self, number: u32) -> core::result::Result<usize, usize> {
+        self.0.binary_search_by_key(&number, |s| s.number)
+    }
+
+    /// Adds a session. Its number is unique.
+    pub(super) fn add(&mut self, session: Session) {
+        let (Ok(at) | Err(at)) = self.place(session.number);
+        self.0.insert(at, session);
+    }
+
+    /// Removes the session of a number.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Session> {
+        self.place(number).ok().map(|at| self.0.remove(at))
+    }
+
+    /// The session of a number.
+    pub(super) fn get(&mut self, number: u32) -> Option<&mut Session> {
+        let at = self.place(number).ok()?;
+        Some(&mut self.0[at])
+    }
+
+    /// All sessions.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.0.iter()
+    }
+
+    /// All sessions.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.0.iter_mut()
+    }
+
+    /// All numbers.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.iter().map(|s| s.number).collect()
+    }
+}
+
 /// The tenant's ends of a new session, in the order of the WELCOME.
 pub struct Ends(pub [OwnedFd; 4]);
 

@@ -71,7 +71,7 @@ fn a_cq_goes_on_in_new_memory_once_that_is_mapped() {
     tenant.try_ask::<call::CqResize>(&(cq, 64)).unwrap();
     tenant.ask::<call::QpDestroy>(&raw.qp);
     tenant.ask::<call::CqDestroy>(&cq);
-    let counted = running.server().sessions.values().map(|s| s.queues).sum::<u64>();
+    let counted = running.server().sessions.iter().map(|s| s.queues).sum::<u64>();
     assert_eq!(counted, 0, "memory that was never mapped");
 }
 
@@ -118,7 +118,7 @@ fn a_bell_that_rings_again_gives_no_second_turn() {
     let raw = tenant.queue_pair(pd);
     let nothing = SendWqe { num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 };
     let mut server = running.server();
-    let session = server.sessions.get_mut(&1).unwrap();
+    let session = server.sessions.get(1).unwrap();
     for n in 1..3 {
         tenant.post(&raw, nothing, &[]);
         assert_eq!(session.begin(), Ok(true));
@@ -135,7 +135,7 @@ fn a_queue_that_rests_is_left_to_its_bell_and_one_with_requests_is_not() {
     let raw = tenant.queue_pair(pd);
     let nothing = SendWqe { num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 };
     let mut server = running.server();
-    let session = server.sessions.get_mut(&1).unwrap();
+    let session = server.sessions.get(1).unwrap();
     assert_eq!((session.rest(), session.rest()), (Ok(false), Ok(false)));
     assert!(session.watched.iter().all(Vec::is_empty) && raw.map.armed(0).is_asleep(ANY));
     tenant.post(&raw, nothing, &[]);
