@@ -117,6 +117,8 @@ struct Mr {
 
 /// A remote device.
 pub struct RemoteDevice {
+    /// First, so that the router hears of the end of the session before that of its sockets.
+    session: Option<Session>,
     fork: ForkGuard,
     control: Mutex<Control>,
     calls: OwnedFd,
@@ -137,7 +139,6 @@ pub struct RemoteDevice {
     cqs: RwLock<ClientTable<Cq>>,
     channels: RwLock<ClientTable<OwnedFd>>,
     cm_bell: Mutex<Option<cm::Bell>>,
-    session: Option<Session>,
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -205,6 +206,7 @@ impl RemoteDevice {
         let any = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         [&events, &asyncs].into_iter().try_for_each(|fd| watch(&any, fd.as_raw_fd()))?;
         let mut device = RemoteDevice {
+            session,
             fork: ForkGuard::new(),
             control: Mutex::new(Control { last: 0, buffer: Box::new([0; MESSAGE_MAX]) }),
             calls,
@@ -222,7 +224,6 @@ impl RemoteDevice {
             cqs: RwLock::default(),
             channels: RwLock::default(),
             cm_bell: Mutex::default(),
-            session,
         };
         device.exchange::<call::File>(&(), Some(device.adopter.fd()))?;
         device.attr = device.ask::<call::Query>(&())?;
