@@ -61,6 +61,15 @@ fn two_tenants_exchange_bytes_and_are_shown() {
     wait_for(60, "sessions stay", || router.sessions().is_empty());
 }
 
+#[test]
+fn a_tenant_that_closes_its_device_has_broken_nothing() {
+    let mut router = start(9);
+    (0..100).for_each(|_| drop(open(&router, "a")));
+    wait_for(60, "sessions stay", || router.sessions().is_empty());
+    let said = router.running().output();
+    assert!(!said.contains("its rings hold"), "{said}");
+}
+
 /// The router's device, whose system calls are confined, uses files of its peers' processes when a
 /// connection begins and ends, and writes its status when somebody asks.
 #[test]

@@ -104,9 +104,13 @@ impl Daemon {
                 return self.end_session(id);
             }
         }
-        if !r.read {
-            return;
+        if r.read {
+            self.hear(id);
         }
+    }
+
+    /// Receives a session's messages.
+    fn hear(&mut self, id: SessionId) {
         self.broker.set_silent(self.relaying.silent(now_ns()));
         for _ in 0..BATCH {
             let Some(connection) = self.connections.get(&id) else { return };
@@ -141,7 +145,11 @@ impl Daemon {
     /// Expels sessions that a worker has given up, for their rings or for the end of their device.
     pub(super) fn throw_out(&mut self) {
         let relayed = self.relaying.broken().into_iter().map(|id| (id, None));
-        for (id, why) in relayed.chain(self.remoting.broken()) {
+        let remote = self.remoting.broken();
+        // The worker has seen the end of a socket. A program that has ended, or closed its device,
+        // says so by its connection, and that may be unread.
+        remote.iter().for_each(|(id, _)| self.hear(*id));
+        for (id, why) in relayed.chain(remote) {
             let mut actions = Vec::new();
             let (errno, why) = match &why {
                 Some(why) => (libc::ENODEV, why.as_str()),

@@ -6,6 +6,7 @@ use super::shares::UnderWay;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{async_event, Device, DeviceAttr, Leaks, MrAttr, MrReg};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::pool::index_of;
 use gdrcore_core::refuse;
 use gdrcore_core::sleep::ANY;
 use gdrcore_core::verbs::cause::Cause;
@@ -351,8 +352,8 @@ impl Session {
         let c = self.cqs.get_mut(cq)?;
         let map = c.next.take().ok_or_else(|| refuse!(Invalid, "cq: it was not resized"))?;
         // What the tenant has armed in the old memory it finds in the new one.
-        if c.map.armed().is_asleep(ANY) {
-            map.armed().announce(ANY);
+        if c.map.armed(0).is_asleep(ANY) {
+            map.armed(0).announce(ANY);
         }
         let old = core::mem::replace(&mut c.map, map);
         c.tail = 0;
@@ -431,6 +432,7 @@ impl Session {
         let (map, fd) = made.inspect_err(|_| _ = shared.device().srq_destroy(device))?;
         let queue = map.shapes()[0];
         self.srqs.add(Srq { device, map, head: 0 })?;
+        self.watch(2 * limits::QP + index_of(handle) as u32);
         owners.insert(device, (self.number, handle));
         Ok(((handle, attr, queue), fd))
     }
@@ -497,6 +499,7 @@ impl Session {
             under_way: UnderWay::default(),
             flushes: false,
         })?;
+        (0..2).for_each(|k| self.watch(2 * index_of(handle) as u32 + k));
         self.guard.made(number, self.tenant);
         owners.insert(device, (self.number, handle));
         Ok((MadeQp { handle, qpn: number, cap, sq, rq }, fd))
@@ -591,11 +594,8 @@ impl Session {
             Ok(found) => found,
             Err(e) => return Ok(Err(e)),
         };
-        let waits = self.later.iter().any(|bell| {
-            let of = self.qps.at(*bell as usize / 2).map(|(_, q)| q.device);
-            *bell < 2 * limits::QP && of == Some(device)
-        });
-        let done = match waits {
+        let waits = |q: &Qp| (0..2).any(|k| q.map.waiting(k, q.heads[k]).is_ok_and(|n| n > 0));
+        let done = match self.qps.get(qp).is_ok_and(waits) {
             true => {
                 // The device takes them when it has completed what is before.
                 let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };

@@ -7,7 +7,7 @@
 //! A session's bell holds a message while events wait: one is sent where the first event comes, and
 //! one where the tenant takes an event that is not the last.
 
-use super::session::{Owners, Session};
+use super::session::{Owners, Session, Sessions};
 use gdrcore_core::cm::types::{cm_event, CmEvent, ConnParam};
 use gdrcore_core::device::Device;
 use gdrcore_core::error::Result;
@@ -17,7 +17,6 @@ use gdrcore_net::remote::call::CmParam;
 use gdrcore_net::remote::limits;
 use gdrcore_net::rights::{self, Foreign};
 use gdrcore_net::via::wire;
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Events that wait for a tenant, at most.
@@ -153,16 +152,12 @@ impl Session {
 
 /// Passes events of the device's connection manager on to their sessions. A request that a session
 /// has no room for is refused. True: there was an event.
-pub(super) fn pass_on(
-    d: &dyn Device,
-    sessions: &mut BTreeMap<u32, Session>,
-    owners: &mut Owners,
-) -> bool {
+pub(super) fn pass_on(d: &dyn Device, sessions: &mut Sessions, owners: &mut Owners) -> bool {
     let Ok(cm) = d.cm() else { return false };
     for n in 0..ROUND {
         let Ok(Some(e)) = cm.event() else { return n > 0 };
         let of = if e.listener != 0 { e.listener } else { e.id };
-        let session = owners.get(&of).and_then(|(number, _)| sessions.get_mut(number));
+        let session = owners.get(&of).and_then(|(number, _)| sessions.get(*number));
         let kept = session.is_some_and(|s| s.keep_cm_event(owners, &e));
         if !kept && e.event == cm_event::CONNECT_REQUEST {
             let _ = cm.destroy(e.id);

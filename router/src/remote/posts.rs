@@ -6,10 +6,11 @@
 //! protection domain, which is the session's alone. A request that is refused fails its queue pair,
 //! with a completion that says so, as a NIC does.
 
-use super::session::{count, Counts, Session};
+use super::session::{count, Counts, Qp, Session, Watched, IDLE};
 use gdrcore_core::device::Device;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
+use gdrcore_core::sleep::ANY;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
     qp_attr_mask, qp_state, qp_type, send_flags, wc_opcode, wc_status, wr_opcode, AtomicWr,
@@ -27,15 +28,20 @@ pub(super) const ROUND: u32 = 32;
 /// Most pieces that a slot can have.
 const PIECES: usize = STRIDE_MAX as usize / size_of::<Sge>();
 
-/// What a request's pieces are copied to.
+type Slot = [u8; STRIDE_MAX as usize];
+
+/// What a request and its pieces are copied to.
 pub(super) struct Scratch {
-    slot: [u8; STRIDE_MAX as usize],
+    slot: Slot,
     pieces: [Sge; PIECES],
+    /// Requests that were judged.
+    pub(super) judged: u64,
 }
 
 impl Scratch {
     pub(super) fn new() -> Box<Scratch> {
-        Box::new(Scratch { slot: [0; STRIDE_MAX as usize], pieces: [Sge::default(); PIECES] })
+        let pieces = [Sge::default(); PIECES];
+        Box::new(Scratch { slot: [0; STRIDE_MAX as usize], pieces, judged: 0 })
     }
 }
 
@@ -56,6 +62,35 @@ fn read_pieces(tail: &[u8], n: usize, to: &mut [Sge; PIECES]) -> Result<()> {
         *to = Sge { addr, length: word(8), lkey: word(12) };
     }
     Ok(())
+}
+
+/// Bytes of a send request that has them in its slot.
+fn inline_bytes(wqe: &SendWqe) -> u64 {
+    // ATOMIC WRITE has its length elsewhere.
+    if u32::from(wqe.opcode) == wr_opcode::ATOMIC_WRITE {
+        wqe.a
+    } else {
+        wqe.length
+    }
+}
+
+/// Copies a request: its head, and as much of what follows as the head says.
+fn copy<const SEND: bool>(
+    map: &QueueMap,
+    k: usize,
+    at: u32,
+    slot: &mut Slot,
+) -> Result<(), Broken> {
+    let head = if SEND { size_of::<SendWqe>() } else { size_of::<RecvWqe>() };
+    map.copy(k, at, 0..head, slot)?;
+    let rest = match SEND {
+        true => send_wqe(slot).map_or(0, |wqe| match wqe.inline {
+            0 => usize::from(wqe.num_sge) * size_of::<Sge>(),
+            _ => usize::try_from(inline_bytes(&wqe)).unwrap_or(usize::MAX),
+        }),
+        false => recv_wqe(slot).map_or(0, |wqe| wqe.num_sge as usize * size_of::<Sge>()),
+    };
+    map.copy(k, at, head..head.saturating_add(rest), slot)
 }
 
 /// The transport part of a request, in the device's handles.
@@ -106,12 +141,11 @@ fn operands(session: &Session, wqe: &SendWqe, is_ud: bool) -> Result<(WrOp, WrEx
 fn send(
     session: &Session,
     device: &dyn Device,
-    qp: Handle,
+    q: &Qp,
     scratch: &mut Scratch,
     more: bool,
 ) -> Result<()> {
-    let Scratch { slot, pieces } = scratch;
-    let q = session.qps.get(qp)?;
+    let Scratch { slot, pieces, .. } = scratch;
     let wqe = send_wqe(slot).ok_or_else(no_head)?;
     // Beyond the stride the scratch holds bytes of earlier requests.
     let stride = q.map.shapes()[0].stride as usize;
@@ -119,8 +153,7 @@ fn send(
     let opcode = u32::from(wqe.opcode);
     let mut flags = u32::from(wqe.flags) & !send_flags::INLINE;
     let num_sge = if wqe.inline != 0 {
-        // ATOMIC WRITE has its length elsewhere.
-        let length = if opcode == wr_opcode::ATOMIC_WRITE { wqe.a } else { wqe.length };
+        let length = inline_bytes(&wqe);
         let bytes = usize::try_from(length).ok().and_then(|n| tail.get(..n));
         let bytes = bytes.ok_or_else(|| {
             refuse!(Invalid, "a work request of {length} inline bytes, and its slot has fewer")
@@ -165,7 +198,7 @@ fn receive(
     stride: u32,
     scratch: &mut Scratch,
 ) -> Result<()> {
-    let Scratch { slot, pieces } = scratch;
+    let Scratch { slot, pieces, .. } = scratch;
     let wqe = recv_wqe(slot).ok_or_else(no_head)?;
     let n = wqe.num_sge as usize;
     read_pieces(&slot[size_of::<RecvWqe>()..stride as usize], n, pieces)?;
@@ -185,81 +218,149 @@ fn receive(
     }
 }
 
-/// What the work of a queue came to.
-enum Done {
-    /// Its slots were all taken.
-    All,
-    /// There is more, now or when the device has room.
-    More,
-    /// A request was refused.
+/// What became of a request.
+enum Judged {
+    /// The device has no room for it.
+    Again,
     Refused(u64),
 }
 
-/// Posts up to `turn` requests of queue `k` of a map by `post`, which gets the copied slot and
-/// whether another request follows at once. Moves `head` behind them. `None`: the turn is over.
+/// Posts `turn` requests that wait in queue `k` of a map by `post`, which gets the copied slot and
+/// whether another request follows at once. Moves `head` behind them. Returns what ended the turn
+/// early.
 ///
 /// # Errors
 /// [`Broken`]: the session must end.
-fn take_turn(
+fn take_turn<const SEND: bool>(
     map: &QueueMap,
     (k, head): (usize, &mut u32),
     turn: u32,
     scratch: &mut Scratch,
     counts: &Counts,
     post: impl Fn(&mut Scratch, bool) -> Result<()>,
-) -> Result<Option<Done>, Broken> {
-    for n in 0..turn {
-        let waiting = map.look(k, *head, &mut scratch.slot)?;
-        if waiting == 0 {
-            return Ok(Some(Done::All));
+) -> Result<Option<Judged>, Broken> {
+    let mut posted = 0;
+    let mut end = None;
+    while posted < turn && end.is_none() {
+        copy::<SEND>(map, k, head.wrapping_add(posted), &mut scratch.slot)?;
+        match post(scratch, posted + 1 < turn) {
+            Ok(()) => posted += 1,
+            Err(Error::Again) => end = Some(Judged::Again),
+            Err(_) => {
+                let wr_id = scratch.slot.first_chunk().map_or(0, |id| u64::from_ne_bytes(*id));
+                end = Some(Judged::Refused(wr_id));
+            }
         }
-        let posted = post(scratch, waiting > 1 && n + 1 < turn);
-        if posted == Err(Error::Again) {
-            return Ok(Some(Done::More));
-        }
-        *head = head.wrapping_add(1);
-        if posted.is_err() {
-            count(&counts.refused, 1);
-            let wr_id = scratch.slot.first_chunk().map_or(0, |id| u64::from_ne_bytes(*id));
-            return Ok(Some(Done::Refused(wr_id)));
-        }
-        count(&counts.posted, 1);
     }
-    Ok(None)
+    let refused = u32::from(matches!(end, Some(Judged::Refused(_))));
+    count(&counts.posted, posted.into());
+    count(&counts.refused, refused.into());
+    scratch.judged += u64::from(posted + refused);
+    *head = head.wrapping_add(posted + refused);
+    map.release(k, *head);
+    Ok(end)
 }
 
-/// Whether a bell is that of a send queue.
-fn is_send(bell: u32) -> bool {
-    bell < 2 * limits::QP && bell.is_multiple_of(2)
+/// Kinds of queues that are watched.
+const SENDS: usize = 0;
+const RECEIVES: usize = 1;
+
+fn kind_of(bell: u32) -> usize {
+    match bell < 2 * limits::QP && bell.is_multiple_of(2) {
+        true => SENDS,
+        false => RECEIVES,
+    }
+}
+
+/// Watches the queue of a bell.
+fn note_bell(watched: &mut [Vec<Watched>; 2], is_watched: &mut [bool], bell: u32) {
+    let Some(is_watched) = is_watched.get_mut(bell as usize) else { return };
+    if !core::mem::replace(is_watched, true) {
+        watched[kind_of(bell)].push(Watched { bell, tail: None, idle: 0 });
+    }
 }
 
 impl Session {
-    /// Begins a round: notes the queues whose bells have rung, and what waits in the send queues.
+    /// Looks at a new queue in each round.
+    pub(super) fn watch(&mut self, bell: u32) {
+        note_bell(&mut self.watched, &mut self.is_watched, bell);
+    }
+
+    /// Watches the queues whose bells have rung.
+    fn hear(&mut self) {
+        let Session { door, watched, is_watched, .. } = self;
+        door.answer(|bell| note_bell(watched, is_watched, bell));
+    }
+
+    /// Notes how many requests wait in the watched queues of a kind. Those that had none for `idle`
+    /// looks, which they share, are left to their bells. True: there are requests that came since
+    /// the last look.
+    fn look(&mut self, kind: usize, idle: u32) -> Result<bool, Broken> {
+        let Session { watched, is_watched, sends, receives, qps, srqs, .. } = self;
+        let noted = if kind == SENDS { sends } else { receives };
+        let watched = &mut watched[kind];
+        let most = idle / (watched.len() as u32).max(1);
+        let (mut i, mut news) = (0, false);
+        while let Some(w) = watched.get_mut(i) {
+            let (bell, is_last) = (w.bell, w.idle >= most);
+            let queue = match bell.checked_sub(2 * limits::QP) {
+                None => qps.at(bell as usize / 2).map(|(_, q)| {
+                    let k = bell as usize % 2;
+                    (&q.map, k, q.heads[k])
+                }),
+                Some(srq) => srqs.at(srq as usize).map(|(_, s)| (&s.map, 0, s.head)),
+            };
+            let n = match queue {
+                Some((map, k, head)) => {
+                    if is_last {
+                        // A request that came before has no bell, so it is looked for afterwards.
+                        map.armed(k).announce(ANY);
+                    }
+                    let n = map.waiting(k, head)?;
+                    let tail = Some(head.wrapping_add(n));
+                    news |= n > 0 && core::mem::replace(&mut w.tail, tail) != tail;
+                    n
+                }
+                None => 0,
+            };
+            if n == 0 && (is_last || queue.is_none()) {
+                is_watched[bell as usize] = false;
+                watched.swap_remove(i);
+                continue;
+            }
+            w.idle = if n > 0 { 0 } else { w.idle + 1 };
+            if n > 0 {
+                noted.push((bell, n));
+            }
+            i += 1;
+        }
+        Ok(news)
+    }
+
+    /// Begins a round: notes what waits in the send queues. True: there is something.
     ///
     /// A datagram for which no receive request is posted is lost. So receives that a program has
     /// posted before a send, in whichever session, are posted to the device before it: all sessions
-    /// begin a round, then all post their receives, those whose bells ring meanwhile included, and
-    /// then their sends, as many as there were.
+    /// begin a round, then all post their receives, those that came meanwhile included, and then
+    /// their sends, as many as there were.
     ///
     /// # Errors
     /// [`Broken`]: the session must end.
-    pub(super) fn begin(&mut self) -> Result<(), Broken> {
-        let Session { later, receives, sends, door, qps, .. } = self;
-        let mut outcome = Ok(());
-        // A bell that is known and rings again counts once: a second turn would post sends that
-        // came after this.
-        later.drain(..).for_each(|bell| _ = door.ring(bell));
-        door.answer(|bell: u32| {
-            if !is_send(bell) {
-                return receives.push(bell);
-            }
-            let Some((_, q)) = qps.at(bell as usize / 2) else { return };
-            match q.map.waiting(0, q.heads[0]) {
-                Ok(n) => sends.push((bell, n)),
-                Err(broken) => outcome = Err(broken),
-            }
-        });
-        outcome
+    pub(super) fn begin(&mut self) -> Result<bool, Broken> {
+        self.hear();
+        self.look(SENDS, IDLE)?;
+        Ok(!self.sends.is_empty())
+    }
+
+    /// Leaves all queues to their bells, before a sleep. True: a request came since the last round.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(super) fn rest(&mut self) -> Result<bool, Broken> {
+        let news = self.look(SENDS, 0)? | self.look(RECEIVES, 0)?;
+        self.sends.clear();
+        self.receives.clear();
+        Ok(news)
     }
 
     /// Posts the receives of a round.
@@ -270,14 +371,13 @@ impl Session {
         &mut self,
         device: &dyn Device,
         scratch: &mut Scratch,
-    ) -> Result<(), Broken> {
-        let Session { later, receives, door, .. } = self;
-        door.answer(|bell| if is_send(bell) { later.push(bell) } else { receives.push(bell) });
+    ) -> Result<bool, Broken> {
+        self.hear();
+        self.look(RECEIVES, IDLE)?;
         let mut all = core::mem::take(&mut self.receives);
-        let served = all.iter().try_for_each(|&bell| self.serve(device, bell, (0, 0), scratch));
-        all.clear();
+        let served = all.drain(..).try_for_each(|(bell, n)| self.serve(device, bell, n, scratch));
         self.receives = all;
-        served
+        served.map(|()| true)
     }
 
     /// Posts the sends of a round, up to `turn` of each queue.
@@ -289,13 +389,12 @@ impl Session {
         device: &dyn Device,
         turn: u32,
         scratch: &mut Scratch,
-    ) -> Result<(), Broken> {
+    ) -> Result<bool, Broken> {
         let mut all = core::mem::take(&mut self.sends);
         let served =
-            all.iter().try_for_each(|&(bell, n)| self.serve(device, bell, (n, turn), scratch));
-        all.clear();
+            all.drain(..).try_for_each(|(bell, n)| self.serve(device, bell, n.min(turn), scratch));
         self.sends = all;
-        served
+        served.map(|()| true)
     }
 
     /// Posts the requests of a round that cost nothing: those of queue pairs in ERR.
@@ -306,7 +405,7 @@ impl Session {
         &mut self,
         device: &dyn Device,
         scratch: &mut Scratch,
-    ) -> Result<(), Broken> {
+    ) -> Result<bool, Broken> {
         let mut i = 0;
         while let Some(&(bell, n)) = self.sends.get(i) {
             if !self.qps.at(bell as usize / 2).is_some_and(|(_, q)| q.flushes) {
@@ -314,9 +413,9 @@ impl Session {
                 continue;
             }
             self.sends.swap_remove(i);
-            self.serve(device, bell, (n, ROUND), scratch)?;
+            self.serve(device, bell, n.min(ROUND), scratch)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Posts the next request of a round; its queues take turns. Returns its bytes. `None`: none
@@ -331,7 +430,7 @@ impl Session {
     ) -> Result<Option<u64>, Broken> {
         while let Some((bell, n)) = self.sends.pop() {
             let Some((qp, before)) = self.head_of(bell) else { continue };
-            self.serve(device, bell, (n, 1), scratch)?;
+            self.serve(device, bell, 1, scratch)?;
             let after = self.head_of(bell).map(|(_, head)| head);
             // What failed its queue pair is over, and the next round begins with the rest.
             let Ok(q) = self.qps.get_mut(qp) else { continue };
@@ -339,7 +438,6 @@ impl Session {
                 continue;
             }
             if n > 1 {
-                self.later.retain(|known| *known != bell);
                 self.sends.insert(0, (bell, n - 1));
             }
             let (bytes, signalled) = weight(scratch, q.init.sq_sig_all != 0);
@@ -354,87 +452,57 @@ impl Session {
         self.qps.at(bell as usize / 2).map(|(qp, q)| (qp, q.heads[0]))
     }
 
-    /// Leaves what has not been posted of a round for the next one.
-    pub(super) fn defer(&mut self) {
-        let Session { sends, later, .. } = self;
-        for (bell, _) in sends.drain(..) {
-            if !later.contains(&bell) {
-                later.push(bell);
-            }
-        }
-    }
-
-    /// Posts `most` requests of a send queue, up to `turn` of them now; or all of a receive queue.
+    /// Posts `turn` requests of a queue, which wait there.
     fn serve(
         &mut self,
         device: &dyn Device,
         bell: u32,
-        (most, turn): (u32, u32),
+        turn: u32,
         scratch: &mut Scratch,
     ) -> Result<(), Broken> {
-        let done = if bell < 2 * limits::QP {
-            let Some((qp, _)) = self.qps.at(bell as usize / 2) else { return Ok(()) };
-            let done = self.serve_qp(device, qp, bell as usize % 2, (most, turn), scratch)?;
-            if let Done::Refused(wr_id) = done {
-                self.fail(device, qp, wr_id, bell % 2 == 1)?;
-            }
-            done
-        } else {
-            let Some((srq, _)) = self.srqs.at((bell - 2 * limits::QP) as usize) else {
-                return Ok(());
-            };
-            self.serve_srq(device, srq, scratch)?
-        };
-        if !matches!(done, Done::All) && !self.later.contains(&bell) {
-            self.later.push(bell);
+        if let Some(srq) = bell.checked_sub(2 * limits::QP) {
+            return self.serve_srq(device, srq as usize, turn, scratch);
         }
-        Ok(())
-    }
-
-    fn serve_qp(
-        &mut self,
-        device: &dyn Device,
-        qp: Handle,
-        k: usize,
-        (most, turn): (u32, u32),
-        scratch: &mut Scratch,
-    ) -> Result<Done, Broken> {
-        let q = self.qps.get(qp).map_err(|_| Broken)?;
+        let k = bell as usize % 2;
+        let Some((qp, q)) = self.qps.at(bell as usize / 2) else { return Ok(()) };
         let mut head = q.heads[k];
-        // Later posts ring the bell again and wait for the next round.
-        let most = if k == 0 { most } else { q.map.waiting(k, head)? };
-        let turn = if k == 0 { most.min(turn) } else { most };
-        let post = |scratch: &mut Scratch, more| match k {
-            0 => send(self, device, qp, scratch, more),
-            _ => receive(device, (q.device, false), q.map.shapes()[1].stride, scratch),
-        };
-        let done = take_turn(&q.map, (k, &mut head), turn, scratch, &self.counts, post)?;
-        let q = self.qps.get_mut(qp).map_err(|_| Broken)?;
-        q.heads[k] = head;
-        q.map.release(k, head);
-        Ok(done.unwrap_or(if most > turn { Done::More } else { Done::All }))
+        let at = (k, &mut head);
+        let end = match k {
+            0 => take_turn::<true>(&q.map, at, turn, scratch, &self.counts, |scratch, more| {
+                send(self, device, q, scratch, more)
+            }),
+            _ => take_turn::<false>(&q.map, at, turn, scratch, &self.counts, |scratch, _| {
+                receive(device, (q.device, false), q.map.shapes()[1].stride, scratch)
+            }),
+        }?;
+        self.qps.get_mut(qp).map_err(|_| Broken)?.heads[k] = head;
+        match end {
+            Some(Judged::Refused(wr_id)) => self.fail(device, qp, wr_id, k == 1),
+            Some(Judged::Again) | None => Ok(()),
+        }
     }
 
     fn serve_srq(
         &mut self,
         device: &dyn Device,
-        srq: Handle,
+        srq: usize,
+        turn: u32,
         scratch: &mut Scratch,
-    ) -> Result<Done, Broken> {
-        let s = self.srqs.get_mut(srq).map_err(|_| Broken)?;
+    ) -> Result<(), Broken> {
+        let Some((srq, s)) = self.srqs.at(srq) else { return Ok(()) };
         let (to, stride) = ((s.device, true), s.map.shapes()[0].stride);
-        let end = s.head.wrapping_add(s.map.waiting(0, s.head)?);
-        let done = loop {
-            let (turn, head) = (end.wrapping_sub(s.head), &mut s.head);
-            let post = |scratch: &mut Scratch, _| receive(device, to, stride, scratch);
-            match take_turn(&s.map, (0, head), turn, scratch, &self.counts, post)? {
-                // There is no queue pair to fail: what its library would have refused is dropped.
-                Some(Done::Refused(_)) => {}
-                done => break done.unwrap_or(Done::All),
+        let (mut head, end) = (s.head, s.head.wrapping_add(turn));
+        let post = |scratch: &mut Scratch, _| receive(device, to, stride, scratch);
+        // There is no queue pair to fail: what its library would have refused is dropped.
+        loop {
+            let (left, at) = (end.wrapping_sub(head), (0, &mut head));
+            match take_turn::<false>(&s.map, at, left, scratch, &self.counts, post)? {
+                Some(Judged::Refused(_)) => {}
+                Some(Judged::Again) | None => break,
             }
-        };
-        s.map.release(0, s.head);
-        Ok(done)
+        }
+        self.srqs.get_mut(srq).map_err(|_| Broken)?.head = head;
+        Ok(())
     }
 
     /// Fails a queue pair for a request that was refused.

@@ -5,7 +5,7 @@ use super::cm;
 use super::guard::Guard;
 use super::pace::Pace;
 use super::posts::{Scratch, ROUND};
-use super::session::{Owners, Session, IDLE};
+use super::session::{Owners, Session, Sessions, IDLE};
 use super::shared_device::SharedDevice;
 use super::shares::Shares;
 use crate::policy::Tenant;
@@ -19,7 +19,6 @@ use gdrcore_net::remote::queue::Broken;
 use gdrcore_net::rights::Foreign;
 use gdrcore_net::threads::own_cpu;
 use gdrcore_net::via::wire::{receive, send_bytes, Buffer, ReadOutcome};
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -33,7 +32,7 @@ const REQUESTS: usize = 512;
 /// The sessions of a device.
 pub struct Server {
     shared: SharedDevice,
-    pub(super) sessions: BTreeMap<u32, Session>,
+    pub(super) sessions: Sessions,
     owners: Owners,
     scratch: Box<Scratch>,
     buffer: Box<Buffer>,
@@ -62,7 +61,7 @@ impl Server {
             shares: Shares::new(),
             is_metered: false,
             shared,
-            sessions: BTreeMap::new(),
+            sessions: Sessions::default(),
             owners: Owners::new(),
             scratch: Scratch::new(),
             buffer: Box::new([0; MESSAGE_MAX + 1]),
@@ -86,7 +85,7 @@ impl Server {
         (session.tenant, session.slot, session.guard) = (of, slot, self.guard.clone());
         session.memory = tenant.memory.unwrap_or(self.shared.memory());
         session.door.set_cpu(self.cpu);
-        self.sessions.insert(number, session);
+        self.sessions.add(session);
         self.rule(of, tenant);
     }
 
@@ -95,7 +94,7 @@ impl Server {
         if let Some(of) = self.shares.known(tenant) {
             self.rule(of, tenant);
             let device = self.shared.device();
-            self.sessions.values_mut().for_each(|s| s.part(device));
+            self.sessions.iter_mut().for_each(|s| s.part(device));
         }
     }
 
@@ -113,7 +112,7 @@ impl Server {
 
     fn meter(&mut self) {
         self.is_metered = self.shares.are_limited();
-        self.sessions.values_mut().for_each(|s| s.meter(self.is_metered));
+        self.sessions.iter_mut().for_each(|s| s.meter(self.is_metered));
     }
 
     /// Notes that the device's descriptor was readable: the next round looks at its events.
@@ -128,7 +127,7 @@ impl Server {
 
     /// Ends a session, and destroys what it has made. False: there is none of this number.
     pub fn leave(&mut self, number: u32) -> bool {
-        let session = self.sessions.remove(&number);
+        let session = self.sessions.remove(number);
         let found = session.is_some();
         if let Some(session) = session {
             self.shares.leave(session.slot, session.tenant);
@@ -169,30 +168,32 @@ impl Server {
         let Server { shared, sessions, scratch, shares, is_metered, .. } = self;
         let device = shared.device();
         let mut bad = Vec::new();
-        let judged = |all: &BTreeMap<u32, Session>| {
-            all.values().fold(0u64, |n, s| n.wrapping_add(s.judged()))
-        };
-        let before = judged(sessions);
-        let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<(), Broken>| {
-            for (&number, session) in sessions.iter_mut() {
-                if step(session) == Err(Broken) {
-                    bad.push(number);
+        let before = scratch.judged;
+        let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<bool, Broken>| {
+            let mut some = false;
+            for session in sessions.iter_mut() {
+                match step(session) {
+                    Ok(found) => some |= found,
+                    Err(Broken) => bad.push(session.number),
                 }
             }
+            some
         };
-        each(&mut |s| s.begin());
+        let waits = each(&mut |s| s.begin());
         each(&mut |s| s.post_receives(device, scratch));
-        if *is_metered {
-            each(&mut |s| s.post_flushed(device, scratch));
-            post_shared(device, sessions, shares, scratch, &mut bad);
-        } else {
-            each(&mut |s| {
-                let turn = if caller == Some(s.number) { u32::MAX } else { ROUND };
-                s.post_sends(device, turn, scratch)
-            });
+        if waits {
+            if *is_metered {
+                each(&mut |s| s.post_flushed(device, scratch));
+                post_shared(device, sessions, shares, scratch, &mut bad);
+            } else {
+                each(&mut |s| {
+                    let turn = if caller == Some(s.number) { u32::MAX } else { ROUND };
+                    s.post_sends(device, turn, scratch)
+                });
+            }
         }
         // A request that got Again does not count as work.
-        let found = judged(sessions) != before;
+        let found = scratch.judged != before;
         bad.into_iter().for_each(|number| self.give_up(number));
         found
     }
@@ -201,7 +202,6 @@ impl Server {
     /// is due. Allocates nothing, unless a session ends or the connection manager has an event.
     /// True: there was something to do.
     pub fn round(&mut self) -> bool {
-        self.note_cpu();
         let posted = self.post(None);
         let mut busy = posted | self.complete(IDLE);
         let is_nic = self.shared.is_nic();
@@ -210,22 +210,25 @@ impl Server {
             true => core::mem::take(&mut self.told),
             false => self.pace.is_due(now_ns(), busy),
         };
+        if is_due || is_nic {
+            self.note_cpu();
+        }
         if is_due {
             busy |= self.run_device();
         }
         // A post to a soft device may complete a request of another session, and cause an event.
-        if is_due || !is_nic && posted && self.sessions.values().any(Session::awaits_events) {
+        if is_due || !is_nic && posted && self.sessions.iter().any(Session::awaits_events) {
             busy |= self.take_cq_events();
         }
         if is_due {
             let Server { shared, sessions, owners, .. } = self;
-            if sessions.values().any(|s| s.cm_bell.is_some()) && shared.has_cm_events() {
+            if sessions.iter().any(|s| s.cm_bell.is_some()) && shared.has_cm_events() {
                 busy |= cm::pass_on(shared.device(), sessions, owners);
             }
             busy |= self.take_async_events();
         }
         if self.gone {
-            let all: Vec<u32> = self.sessions.keys().copied().collect();
+            let all = self.sessions.numbers();
             all.into_iter().for_each(|number| self.give_up(number));
         }
         busy
@@ -235,7 +238,7 @@ impl Server {
     fn note_cpu(&mut self) {
         let cpu = own_cpu();
         if core::mem::replace(&mut self.cpu, cpu) != cpu {
-            self.sessions.values().for_each(|s| s.door.set_cpu(cpu));
+            self.sessions.iter().for_each(|s| s.door.set_cpu(cpu));
         }
     }
 
@@ -243,10 +246,10 @@ impl Server {
     fn complete(&mut self, idle: u32) -> bool {
         let device = self.shared.device();
         let (mut found, mut bad) = (false, Vec::new());
-        for (&number, session) in self.sessions.iter_mut() {
+        for session in self.sessions.iter_mut() {
             match session.complete(device, idle) {
                 Ok(some) => found |= some,
-                Err(Broken) => bad.push(number),
+                Err(Broken) => bad.push(session.number),
             }
         }
         bad.into_iter().for_each(|number| self.give_up(number));
@@ -271,7 +274,7 @@ impl Server {
             let Ok(Some(cq)) = device.cq_event() else { break };
             busy = true;
             let Some(&(number, cq)) = self.owners.get(&cq) else { continue };
-            let told = self.sessions.get_mut(&number).map(|s| s.note_event(device, cq));
+            let told = self.sessions.get(number).map(|s| s.note_event(device, cq));
             if told == Some(Err(Broken)) {
                 bad.push(number);
             }
@@ -287,10 +290,10 @@ impl Server {
             let Ok(Some(event)) = shared.device().async_event() else { return n > 0 };
             match owners.get(&event.handle) {
                 Some(&(number, handle)) => {
-                    sessions.get(&number).iter().for_each(|s| s.tell_async(event.event, handle))
+                    sessions.get(number).iter().for_each(|s| s.tell_async(event.event, handle))
                 }
                 None if event.handle == 0 => {
-                    sessions.values().for_each(|s| s.tell_async(event.event, 0))
+                    sessions.iter().for_each(|s| s.tell_async(event.event, 0))
                 }
                 None => {}
             }
@@ -301,7 +304,7 @@ impl Server {
     /// Executes the calls of a session that have come. True: there was one, or a bell.
     pub fn hear(&mut self, number: u32) -> bool {
         for n in 0..CALLS {
-            let Some(session) = self.sessions.get_mut(&number) else { return n > 0 };
+            let Some(session) = self.sessions.get(number) else { return n > 0 };
             let mut came = match receive(session.calls.as_fd(), &mut self.buffer) {
                 ReadOutcome::Message(came) => came,
                 ReadOutcome::Nothing => return n > 0,
@@ -335,7 +338,7 @@ impl Server {
     ) -> Result<(), Broken> {
         self.post(Some(number));
         let Server { shared, sessions, owners, .. } = self;
-        let session = sessions.get_mut(&number).ok_or(Broken)?;
+        let session = sessions.get(number).ok_or(Broken)?;
         let mut context = calls::CallContext { shared, owners };
         let (result, fd) = match session.call(call, words, fd, &mut context)? {
             Ok((words, fd)) => (Ok(words), fd),
@@ -357,29 +360,30 @@ impl Server {
 
     /// Executes the calls of all sessions that have come. True: there was one.
     pub fn hear_all(&mut self) -> bool {
-        let all: Vec<u32> = self.sessions.keys().copied().collect();
+        let all = self.sessions.numbers();
         all.into_iter().filter(|&number| self.hear(number)).count() > 0
     }
 
     /// Announces a sleep. Returns its milliseconds, -1: until something comes. `None`: there is
     /// work, do not sleep.
     pub fn prepare_sleep(&mut self) -> Option<i32> {
-        self.sessions.values().for_each(|s| s.door.asleep().announce(ANY));
-        // The device's events tell of completions from here on.
+        self.sessions.iter().for_each(|s| s.door.asleep().announce(ANY));
+        // The device's events tell of completions from here on, bells of requests.
         let found = self.complete(0);
-        let rung = found || self.sessions.values().any(|s| s.door.has_rung());
+        let news = |n, s: &mut Session| n | s.rest().unwrap_or(true) | s.door.has_rung();
+        let rung = self.sessions.iter_mut().fold(found, news);
         if rung || !self.gone && self.shared.device().arm() != Ok(false) {
             self.withdraw_sleep();
             return None;
         }
         // No bell tells of room that tenant or device make.
-        let more = self.sessions.values().any(Session::has_more);
+        let more = self.sessions.iter().any(Session::has_more);
         Some(if more { 1 } else { -1 })
     }
 
     /// The sleep is over.
     pub fn withdraw_sleep(&mut self) {
-        self.sessions.values().for_each(|s| s.door.asleep().withdraw());
+        self.sessions.iter().for_each(|s| s.door.asleep().withdraw());
     }
 }
 
@@ -387,16 +391,16 @@ impl Server {
 /// is left waits for the next round.
 fn post_shared(
     device: &dyn Device,
-    sessions: &mut BTreeMap<u32, Session>,
+    sessions: &mut Sessions,
     shares: &mut Shares,
     scratch: &mut Scratch,
     bad: &mut Vec<u32>,
 ) {
     shares.begin();
-    for s in sessions.values() {
+    for s in sessions.iter() {
         shares.add(s.tenant, s.under_way());
     }
-    for s in sessions.values().filter(|s| !s.sends.is_empty()) {
+    for s in sessions.iter().filter(|s| !s.sends.is_empty()) {
         if shares.has_window(s.tenant) {
             shares.ready(s.slot);
         }
@@ -405,7 +409,7 @@ fn post_shared(
     for _ in 0..REQUESTS {
         let Some((slot, number)) = shares.next(now) else { break };
         // What was left of a round may find that its tenant has enough under way.
-        let session = sessions.get_mut(&number).filter(|s| shares.has_window(s.tenant));
+        let session = sessions.get(number).filter(|s| shares.has_window(s.tenant));
         let Some(s) = session else {
             shares.served(slot, false);
             continue;
@@ -422,5 +426,5 @@ fn post_shared(
         let more = matches!(posted, Ok(Some(_))) && shares.has_window(s.tenant);
         shares.served(slot, more && !s.sends.is_empty());
     }
-    sessions.values_mut().for_each(Session::defer);
+    sessions.iter_mut().for_each(|s| s.sends.clear());
 }

@@ -25,7 +25,8 @@ use std::sync::Arc;
 
 /// Bytes of a session's queues, at most: the device has about as much memory for the same ones.
 const QUEUES: u64 = 64 << 20;
-/// Polls of a CQ that find nothing, before the device is asked for an event instead.
+/// Polls of a CQ that find nothing, before the device is asked for an event instead; and looks at
+/// all queues of a kind, before they are left to their bells.
 pub(super) const IDLE: u32 = 1024;
 /// Completions that are moved at a time.
 const BATCH: usize = 16;
@@ -123,6 +124,15 @@ pub(super) struct Srq {
     pub(super) head: u32,
 }
 
+/// A queue that is looked at without a bell.
+pub(super) struct Watched {
+    pub(super) bell: u32,
+    /// Its tail, when requests waited last.
+    pub(super) tail: Option<u32>,
+    /// Looks in a row that found nothing.
+    pub(super) idle: u32,
+}
+
 /// Whose an object of the device is: the session's number and its handle there.
 pub type Owners = HashMap<Handle, (u32, Handle)>;
 
@@ -182,17 +192,61 @@ pub struct Session {
     pub(super) cm_events: VecDeque<CmEvent>,
     /// Send queues of this round: their bells, and how many requests waited when it began.
     pub(super) sends: Vec<(u32, u32)>,
-    /// Bells of receive queues of this round.
-    pub(super) receives: Vec<u32>,
-    /// Bells of the next round: of queues whose requests the device had no room for, and such as
-    /// came too late for this one.
-    pub(super) later: Vec<u32>,
+    /// The same for receive queues.
+    pub(super) receives: Vec<(u32, u32)>,
+    /// Queues that it looks at in each round, send queues first; and by bell whether it does.
+    pub(super) watched: [Vec<Watched>; 2],
+    pub(super) is_watched: Vec<bool>,
     /// CQs that are polled.
     pub(super) polled: Vec<Handle>,
+    /// Where completions are on their way.
+    batch: [Wc; BATCH],
     /// Counters of queue pairs that are gone.
     pub(super) past: Counters,
     /// Its counts.
     pub counts: Arc<Counts>,
+}
+
+/// The sessions of a device, in the order of their numbers. A round walks over them several times.
+#[derive(Default)]
+pub(super) struct Sessions(Vec<Session>);
+
+impl Sessions {
+    fn place(&self, number: u32) -> core::result::Result<usize, usize> {
+        self.0.binary_search_by_key(&number, |s| s.number)
+    }
+
+    /// Adds a session. Its number is unique.
+    pub(super) fn add(&mut self, session: Session) {
+        let (Ok(at) | Err(at)) = self.place(session.number);
+        self.0.insert(at, session);
+    }
+
+    /// Removes the session of a number.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Session> {
+        self.place(number).ok().map(|at| self.0.remove(at))
+    }
+
+    /// The session of a number.
+    pub(super) fn get(&mut self, number: u32) -> Option<&mut Session> {
+        let at = self.place(number).ok()?;
+        Some(&mut self.0[at])
+    }
+
+    /// All sessions.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.0.iter()
+    }
+
+    /// All sessions.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.0.iter_mut()
+    }
+
+    /// All numbers.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.iter().map(|s| s.number).collect()
+    }
 }
 
 /// The tenant's ends of a new session, in the order of the WELCOME.
@@ -238,9 +292,11 @@ impl Session {
             cm_bell: None,
             cm_events: VecDeque::new(),
             sends: Vec::with_capacity(BELLS),
-            receives: Vec::with_capacity(2 * BELLS),
-            later: Vec::with_capacity(BELLS),
+            receives: Vec::with_capacity(BELLS),
+            watched: [Vec::with_capacity(BELLS), Vec::with_capacity(BELLS)],
+            is_watched: vec![false; BELLS],
             polled: Vec::with_capacity(limits::CQ as usize),
+            batch: [Wc::default(); BATCH],
             past: Counters::ZERO,
             counts: Arc::default(),
         };
@@ -335,28 +391,27 @@ impl Session {
         cq: Handle,
         most: usize,
     ) -> Result<usize, Broken> {
-        let Ok(c) = self.cqs.get_mut(cq) else { return Ok(0) };
-        let mut wc = [Wc::default(); BATCH];
+        let Session { cqs, qps, batch, counts, is_metered, .. } = self;
+        let Ok(c) = cqs.get_mut(cq) else { return Ok(0) };
         // The tenant may make room as fast as there are completions.
         let most = most.min(c.map.capacity() as usize);
         let mut moved = 0;
         while moved < most {
             let room = (c.map.room(c.tail)? as usize).min(BATCH).min(most - moved);
-            let n = device.take_completions(c.device, &mut wc[..room]).unwrap_or(0);
-            for wc in &wc[..n] {
+            let n = device.take_completions(c.device, &mut batch[..room]).unwrap_or(0);
+            for wc in &batch[..n] {
                 c.map.put(c.tail, wc)?;
                 c.tail = c.tail.wrapping_add(1);
             }
-            if self.is_metered {
-                self.qps.iter_mut().for_each(|q| q.note_completions(&wc[..n]));
+            if *is_metered && n > 0 {
+                qps.iter_mut().for_each(|q| q.note_completions(&batch[..n]));
             }
             moved += n;
             if n < room || room == 0 {
                 break;
             }
         }
-        count(&self.counts.completed, moved as u64);
-        let c = self.cqs.get_mut(cq).map_err(|_| Broken)?;
+        count(&counts.completed, moved as u64);
         if moved > 0 && c.map.publish(c.tail) || c.owed {
             self.tell(cq);
         }
@@ -380,7 +435,7 @@ impl Session {
 
     /// Whether it must be looked at without a bell or an event of the device.
     pub(super) fn has_more(&self) -> bool {
-        !self.polled.is_empty() || !self.later.is_empty()
+        !self.polled.is_empty() || self.watched.iter().any(|some| !some.is_empty())
     }
 
     /// Begins or ends the count of what is under way. What completed in between was not counted.
@@ -395,17 +450,11 @@ impl Session {
         self.qps.iter().map(|q| q.under_way.bytes()).sum()
     }
 
-    /// Work requests that were judged.
-    pub(super) fn judged(&self) -> u64 {
-        let Counts { posted, refused, .. } = &*self.counts;
-        posted.load(Ordering::Relaxed).wrapping_add(refused.load(Ordering::Relaxed))
-    }
-
     /// Discards what waits in the rings of a queue pair: the device has discarded what was before.
     pub(super) fn discard(&mut self, qp: Handle) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         for k in 0..q.heads.len() {
-            // Broken cursors end the session at their next bell.
+            // Broken cursors end the session at the next look.
             let waiting = q.map.waiting(k, q.heads[k]).unwrap_or(0);
             q.heads[k] = q.heads[k].wrapping_add(waiting);
             q.map.release(k, q.heads[k]);

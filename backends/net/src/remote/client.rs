@@ -1,8 +1,8 @@
 //! The tenant's end of remote mode: a device whose verbs the router executes.
 //!
-//! Control calls wait for the router's answer, one at a time. Posts write into the queue's memory
-//! and ring its bell; a poll reads the memory of its CQ. Neither allocates, and neither makes a
-//! system call unless the router sleeps, or the CQ is empty.
+//! Control calls wait for the router's answer, one at a time. Posts write into the queue's memory,
+//! and ring its bell if the router has armed it; a poll reads the memory of its CQ. Neither
+//! allocates, and neither makes a system call unless the router sleeps, or the CQ is empty.
 
 /// Methods that are one call of the router: with the arguments of a message.
 macro_rules! asked {
@@ -117,6 +117,8 @@ struct Mr {
 
 /// A remote device.
 pub struct RemoteDevice {
+    /// First, so that the router hears of the end of the session before that of its sockets.
+    session: Option<Session>,
     fork: ForkGuard,
     control: Mutex<Control>,
     calls: OwnedFd,
@@ -137,7 +139,6 @@ pub struct RemoteDevice {
     cqs: RwLock<ClientTable<Cq>>,
     channels: RwLock<ClientTable<OwnedFd>>,
     cm_bell: Mutex<Option<cm::Bell>>,
-    session: Option<Session>,
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -205,6 +206,7 @@ impl RemoteDevice {
         let any = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         [&events, &asyncs].into_iter().try_for_each(|fd| watch(&any, fd.as_raw_fd()))?;
         let mut device = RemoteDevice {
+            session,
             fork: ForkGuard::new(),
             control: Mutex::new(Control { last: 0, buffer: Box::new([0; MESSAGE_MAX]) }),
             calls,
@@ -222,7 +224,6 @@ impl RemoteDevice {
             cqs: RwLock::default(),
             channels: RwLock::default(),
             cm_bell: Mutex::default(),
-            session,
         };
         device.exchange::<call::File>(&(), Some(device.adopter.fd()))?;
         device.attr = device.ask::<call::Query>(&())?;

@@ -4,8 +4,8 @@
 //! queue is of: a QP's has its send and its receive queue, a CQ's and an SRQ's have one.
 //!
 //! ```text
-//! control page    for each queue: tail (the producer's), head (the consumer's), a line each
-//!                 a CQ: the word in which the tenant arms it
+//! control page    for each queue, a line each: tail (the producer's), head (the consumer's), the
+//!                 word in which the consumer asks to be told of the next entry (armed)
 //! queue 0         slots, as core's rings have them (`SendWqe`, `RecvWqe`, `Wc`)
 //! queue 1         the same
 //! ```
@@ -13,12 +13,14 @@
 //! Cursors run freely. Each end keeps its own in private, and checks the other's: it must lie
 //! within a lap. Anything else is [`Broken`] and ends the session. The router copies a slot before
 //! it looks at it, so what it has checked does not change. A producer reads the consumer's cursor
-//! only when the queue seems full: its line would travel for each message.
+//! only when the queue seems full: its line would travel for each message. So would that of a bell:
+//! the router reads the tails of busy queues, and arms a queue when it stops.
 
 use super::call::QueueShape;
 use super::limits;
 use crate::map::Map;
 use crate::memfd::{sealed_len, FIXED_SIZE};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::arena::Region;
 use gdrcore_core::error::{Error, Result};
@@ -50,12 +52,12 @@ struct Line<T>(T);
 struct Cursors {
     tail: Line<AtomicU32>,
     head: Line<AtomicU32>,
+    armed: Line<Asleep>,
 }
 
 #[repr(C)]
 struct Control {
     queues: [Cursors; 2],
-    armed: Line<Asleep>,
 }
 
 #[repr(C)]
@@ -157,9 +159,10 @@ impl QueueMap {
         self.shapes[0].capacity
     }
 
-    /// The word in which a CQ is armed for any completion.
-    pub fn armed(&self) -> &Asleep {
-        &self.control().armed.0
+    /// The word in which the consumer of a queue asks to be told of the next entry: the tenant, of
+    /// a CQ, for an event; the router, of any other, for its bell.
+    pub fn armed(&self, k: usize) -> &Asleep {
+        &self.control().queues[k].armed.0
     }
 
     fn begin(&self, k: usize) -> usize {
@@ -191,19 +194,16 @@ impl QueueMap {
         self.used(k, self.tail(k).load(Ordering::Acquire), head)
     }
 
-    /// The router's end of a send or receive queue: copies the slot at its own head into `to`.
-    /// Returns how many wait there, this one among them; 0: none.
+    /// The router's end of a send or receive queue: copies bytes of a slot to the same place in
+    /// `to`, as far as the slot has them.
     ///
     /// # Errors
-    /// [`Broken`]: of the tail, or the memory is gone.
+    /// [`Broken`]: the memory is gone.
     #[inline]
-    pub fn look(&self, k: usize, head: u32, to: &mut [u8]) -> Result<u32, Broken> {
-        let waiting = self.waiting(k, head)?;
-        if waiting > 0 {
-            let bytes = to.get_mut(..self.shapes[k].stride as usize).ok_or(Broken)?;
-            host::fetch(self.slot(k, head), bytes).map_err(|_| Broken)?;
-        }
-        Ok(waiting)
+    pub fn copy(&self, k: usize, at: u32, of: Range<usize>, to: &mut [u8]) -> Result<(), Broken> {
+        let end = of.end.min(self.shapes[k].stride as usize);
+        let Some(bytes) = to.get_mut(of.start..end) else { return Ok(()) };
+        host::fetch(self.slot(k, at) + of.start as u64, bytes).map_err(|_| Broken)
     }
 
     /// Gives the slots before `head` back to the tenant.
@@ -244,7 +244,7 @@ impl QueueMap {
     #[inline]
     pub fn publish(&self, tail: u32) -> bool {
         self.tail(0).store(tail, Ordering::Release);
-        self.armed().must_wake(ANY)
+        self.armed(0).must_wake(ANY)
     }
 
     /// Gives the slots to the tenant's end of a queue.
@@ -280,12 +280,13 @@ impl QueueMap {
         Ok(())
     }
 
-    /// Publishes to the router what was posted to a ring. One thread at a time.
+    /// Publishes to the router what was posted to a ring. True: the router has armed the queue, and
+    /// its bell must ring; its word is cleared. One thread at a time.
     #[inline]
-    pub fn submit<H: Copy>(&self, k: usize, ring: &SlotRing<H>) {
-        if let Some(posted) = ring.producer() {
-            self.tail(k).store(posted.tail(), Ordering::Release);
-        }
+    pub fn submit<H: Copy>(&self, k: usize, ring: &SlotRing<H>) -> bool {
+        let Some(posted) = ring.producer() else { return false };
+        self.tail(k).store(posted.tail(), Ordering::Release);
+        self.armed(k).must_wake(ANY)
     }
 
     /// The tenant's end of a CQ: takes over what the router has published. One thread at a time.
@@ -366,7 +367,7 @@ pub fn recv_wqe(slot: &[u8]) -> Option<RecvWqe> {
     Some(unsafe { head.as_ptr().cast::<RecvWqe>().read_unaligned() })
 }
 
-/// The page of a session's doorbells: a bit for each queue that has new work, the word in which the
+/// The page of a session's doorbells: a bit for each queue that has rung, the word in which the
 /// router says that it sleeps, and the CPU on which it runs.
 #[derive(Debug)]
 pub struct DoorbellPage(Map);
@@ -481,16 +482,31 @@ mod tests {
             for i in 0..4 {
                 assert!(post(&ring, lap * 4 + i));
             }
-            assert_eq!(router.look(0, head, &mut slot), Ok(0), "not submitted");
+            assert_eq!(router.waiting(0, head), Ok(0), "not submitted");
             tenant.submit(0, &ring);
             assert!(!post(&ring, 99), "full");
             for i in 0..4 {
-                assert_eq!(router.look(0, head, &mut slot), Ok(4 - i));
+                assert_eq!(router.waiting(0, head), Ok(4 - i));
+                router.copy(0, head, 0..64, &mut slot).unwrap();
                 assert_eq!(send_wqe(&slot).unwrap().wr_id, lap * 4 + u64::from(i));
                 head += 1;
             }
             router.release(0, head);
             tenant.reclaim(0, &ring, true).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_bell_rings_for_the_first_request_after_the_router_has_armed_its_queue() {
+        let (router, tenant) = pair(SHAPES);
+        let ring = SlotRing::<SendWqe>::new();
+        tenant.install(0, &ring);
+        for armed in [false, true, false] {
+            if armed {
+                router.armed(0).announce(ANY);
+            }
+            assert!(post(&ring, 1));
+            assert_eq!(tenant.submit(0, &ring), armed);
         }
     }
 
@@ -515,7 +531,7 @@ mod tests {
             sl: 11,
             dlid_path_bits: 12,
         };
-        tenant.armed().announce(ANY);
+        tenant.armed(0).announce(ANY);
         for tail in 0..5u32 {
             // It reads the head when no free slot is known.
             assert_eq!(router.room(tail), Ok(2 - tail % 2));
@@ -566,7 +582,7 @@ mod tests {
         tenant.install(0, &ring);
         for lie in [5, 1 << 31] {
             tenant.tail(0).store(lie, Ordering::Relaxed);
-            assert_eq!(router.look(0, 0, &mut [0; 128]), Err(Broken), "tail {lie}");
+            assert_eq!(router.waiting(0, 0), Err(Broken), "tail {lie}");
             tenant.head(0).store(lie, Ordering::Relaxed);
             assert_eq!((router.room(3), router.room(4)), (Ok(1), Err(Broken)), "head {lie}");
             assert_eq!(tenant.reclaim(0, &ring, true), Ok(()), "there is room");

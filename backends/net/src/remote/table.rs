@@ -99,10 +99,9 @@ impl<T> Table<T> {
     }
 
     /// The object at an index, with its handle.
-    pub fn at(&mut self, index: usize) -> Option<(Handle, &mut T)> {
-        self.slots.get(index)?.1.as_ref()?;
-        let handle = self.handle(index);
-        self.slots[index].1.as_mut().map(|object| (handle, object))
+    pub fn at(&self, index: usize) -> Option<(Handle, &T)> {
+        let object = self.slots.get(index)?.1.as_ref()?;
+        Some((self.handle(index), object))
     }
 
     /// Removes an object.

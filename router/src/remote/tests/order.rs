@@ -59,9 +59,9 @@ fn a_cq_goes_on_in_new_memory_once_that_is_mapped() {
             continue;
         }
         let map = QueueMap::open(fd.unwrap().as_fd(), [shape, QueueShape::default()]).unwrap();
-        raw.cq_map.armed().announce(ANY);
+        raw.cq_map.armed(0).announce(ANY);
         tenant.ask::<call::CqSwitch>(&cq);
-        assert!(map.armed().is_asleep(ANY), "what was armed stays armed");
+        assert!(map.armed(0).is_asleep(ANY), "what was armed stays armed");
         raw.cq = SlotRing::new();
         map.install(0, &raw.cq);
         raw.cq_map = map;
@@ -71,7 +71,7 @@ fn a_cq_goes_on_in_new_memory_once_that_is_mapped() {
     tenant.try_ask::<call::CqResize>(&(cq, 64)).unwrap();
     tenant.ask::<call::QpDestroy>(&raw.qp);
     tenant.ask::<call::CqDestroy>(&cq);
-    let counted = running.server().sessions.values().map(|s| s.queues).sum::<u64>();
+    let counted = running.server().sessions.iter().map(|s| s.queues).sum::<u64>();
     assert_eq!(counted, 0, "memory that was never mapped");
 }
 
@@ -111,20 +111,42 @@ fn who_arms_or_resizes_a_cq_makes_no_poll_fail_and_loses_no_event() {
 }
 
 #[test]
-fn a_bell_that_waits_and_rings_again_has_one_turn() {
+fn a_bell_that_rings_again_gives_no_second_turn() {
     let running = Running::start();
     let mut tenant = ByHand::new(&running, 1);
     let pd = tenant.ask::<call::PdAlloc>(&());
     let raw = tenant.queue_pair(pd);
     let nothing = SendWqe { num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 };
     let mut server = running.server();
-    let session = server.sessions.get_mut(&1).unwrap();
+    let session = server.sessions.get(1).unwrap();
+    for n in 1..3 {
+        tenant.post(&raw, nothing, &[]);
+        assert_eq!(session.begin(), Ok(true));
+        // A receive that this one needs may be posted meanwhile.
+        assert_eq!(session.sends.drain(..).map(|(_, n)| n).collect::<Vec<_>>(), [n]);
+    }
+}
+
+#[test]
+fn a_queue_that_rests_is_left_to_its_bell_and_one_with_requests_is_not() {
+    let running = Running::start();
+    let mut tenant = ByHand::new(&running, 1);
+    let pd = tenant.ask::<call::PdAlloc>(&());
+    let raw = tenant.queue_pair(pd);
+    let nothing = SendWqe { num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 };
+    let mut server = running.server();
+    let session = server.sessions.get(1).unwrap();
+    assert_eq!((session.rest(), session.rest()), (Ok(false), Ok(false)));
+    assert!(session.watched.iter().all(Vec::is_empty) && raw.map.armed(0).is_asleep(ANY));
     tenant.post(&raw, nothing, &[]);
-    session.later.push(2 * (raw.qp & 0xff_ffff) as u32);
-    session.begin().unwrap();
-    // A receive that this one needs may be posted meanwhile.
+    assert!(!raw.map.armed(0).is_asleep(ANY), "it has rung");
+    for _ in 0..3 {
+        assert_eq!(session.begin(), Ok(true), "the device has no room");
+        session.sends.clear();
+        assert_eq!(session.rest(), Ok(false), "nothing new");
+    }
     tenant.post(&raw, nothing, &[]);
-    assert_eq!(session.sends.iter().map(|(_, n)| n).sum::<u32>(), 1);
+    assert_eq!(session.rest(), Ok(true));
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn a_tenant_has_so_many_bytes_under_way_and_a_ping_goes_in_its_round() {
         let _ = end.poll();
     }
     // Nothing is left under way, so all of it may be so again.
-    assert!(running.server().sessions.values().all(|s| s.under_way() == 0));
+    assert!(running.server().sessions.iter().all(|s| s.under_way() == 0));
     [a, b, c, d].into_iter().for_each(|end| end.destroy().unwrap());
 }
 
@@ -185,7 +185,7 @@ fn unsignalled_requests_count_when_a_signalled_one_ends_them() {
     finish(&mut a, 10);
     assert_eq!(charged(&of_x), 40 * u64::from(HALF));
     wait_for(60, "bytes stay under way", || {
-        running.server().sessions.values().all(|s| s.under_way() == 0)
+        running.server().sessions.iter().all(|s| s.under_way() == 0)
     });
     [a, b].into_iter().for_each(|end| end.destroy().unwrap());
 }

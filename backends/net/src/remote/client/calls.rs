@@ -145,8 +145,7 @@ impl RemoteDevice {
                 Take::AllOrNone => post::send_list(&q.shared, wr, bad, take),
             }
         };
-        if posted.count > 0 {
-            q.map.submit(0, &q.shared.sq);
+        if posted.count > 0 && q.map.submit(0, &q.shared.sq) {
             self.ring(q.bell);
         }
         outcome
@@ -169,8 +168,9 @@ impl RemoteDevice {
         map.reclaim(k, ring, one).map_err(|e| self.broken(e))?;
         // SAFETY: the caller's promise.
         let outcome = unsafe { post::recv(ring, max_sge, wr, bad) };
-        map.submit(k, ring);
-        self.ring(bell);
+        if map.submit(k, ring) {
+            self.ring(bell);
+        }
         outcome.map(drop)
     }
 
@@ -469,7 +469,7 @@ impl Device for RemoteDevice {
         }
         let _one = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = read(&self.cqs).get(cq)?.queues().back() {
-            last.map.armed().announce(ANY);
+            last.map.armed(0).announce(ANY);
         }
         Ok(())
     }
