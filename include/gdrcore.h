@@ -1392,8 +1392,7 @@ int gdrc_qp_reset(struct gdrc_context *ctx, struct gdrc_qp qp);
  * device unbinds the type 2 windows that are bound to it. -EINVAL: stale handle. Threads: one per
  * QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
  */
-int gdrc_qp_destroy(struct gdrc_context *ctx,
-                    struct gdrc_qp qp);
+int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
 
 /**
  * The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost:

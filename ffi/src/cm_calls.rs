@@ -86,11 +86,11 @@ fn port(port: u32) -> Result<u16> {
 
 /// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
 /// come as GDRC_CM_EVENT_CONNECT_REQUEST; at most `backlog` of them wait for the program at once
-/// (0: a quarter of max_cm_ids; never more than a quarter of max_qp or half of max_cm_ids, whichever
-/// is less, but from 8 to 1024 in any case). Further ones are dropped, and their senders repeat
-/// them. `context` is returned with the listener's events. Requests and accepted connections that
-/// their peers have not confirmed take none of the max_cm_ids; under a flood of requests those that
-/// are not confirmed within 0.1 s end early, with GDRC_CM_EVENT_UNREACHABLE
+/// (0: a quarter of max_cm_ids; never more than a quarter of max_qp or half of max_cm_ids,
+/// whichever is less, but from 8 to 1024 in any case). Further ones are dropped, and their senders
+/// repeat them. `context` is returned with the listener's events. Requests and accepted connections
+/// that their peers have not confirmed take none of the max_cm_ids; under a flood of requests those
+/// that are not confirmed within 0.1 s end early, with GDRC_CM_EVENT_UNREACHABLE
 /// (docs/internals/TRANSPORT.md, "Connection manager").
 ///
 /// Returns the port.

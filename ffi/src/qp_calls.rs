@@ -158,8 +158,8 @@ pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c
 /// memory any more; completions that are already in a CQ stay there.
 ///
 /// Errors: -EBUSY: it has a fast handle, is in a multicast group, or another thread uses it. A soft
-/// device unbinds the type 2 windows that are bound to it. -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA
-/// verb Destroy Queue Pair; ibv_destroy_qp(3).
+/// device unbinds the type 2 windows that are bound to it. -EINVAL: stale handle. Threads: one per
+/// QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
     call(|| device(ctx)?.qp_destroy(qp.handle))

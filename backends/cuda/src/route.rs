@@ -80,9 +80,10 @@ pub fn has_peermem(sysfs: &Path) -> bool {
 }
 
 /// Registers over the first route that works: a NIC's registration `by_dma_buf`, which gets a
-/// descriptor, which stays the caller's, and the offset in it; or `by_address`, of the GPU's address
-/// as it is, if the host has nvidia_peermem ([`has_peermem`]). `own`: the program's dma-buf and offset, which is then the only one tried. Descriptors
-/// made here are closed before this returns: a registration that took one holds its own reference.
+/// descriptor, which stays the caller's, and the offset in it; or `by_address`, of the GPU's
+/// address as it is, if the host has nvidia_peermem ([`has_peermem`]). `own`: the program's dma-buf
+/// and offset, which is then the only one tried. Descriptors made here are closed before this
+/// returns: a registration that took one holds its own reference.
 ///
 /// # Errors
 /// The error of the last route; an error that no other route could avoid (no memory, stale handles)
@@ -95,6 +96,7 @@ pub fn register<T>(
     by_address: impl FnOnce() -> Result<T>,
 ) -> Result<(T, Record)> {
     let mut record = Record::default();
+    // No words: the last route has them.
     let mut last = Error::Unsupported;
     let exported = match own {
         Some((fd, offset)) => Ok((None, fd, offset)),

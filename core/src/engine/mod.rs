@@ -2,8 +2,8 @@
 //!
 //! Sans-IO. The caller brings packets ([`Guard::handle_packets`]), takes bursts
 //! ([`Guard::poll_transmit`]), passes the time, and asks for the time of the next call
-//! ([`Guard::next_timeout`]). Time is in nanoseconds and never goes back. The engine does nothing of
-//! the system by itself: the clock (an argument or a closure), the port (`Packets`, `Links`) and
+//! ([`Guard::next_timeout`]). Time is in nanoseconds and never goes back. The engine does nothing
+//! of the system by itself: the clock (an argument or a closure), the port (`Packets`, `Links`) and
 //! memory of peers (`PeerMemory`) are passed in, and random numbers follow from the seed.
 //!
 //! Order of a round: everything that arrived; [`Guard::run_loopback`]; only when nothing arrived,

@@ -496,8 +496,8 @@ fn a_message_ends_behind_both_kinds_of_memory() {
     }
 }
 
-/// An ACK that is asked for inside a message has no place of its own while others wait: it takes that
-/// of the message in front of it, whose bytes it must wait for as well.
+/// An ACK that is asked for inside a message has no place of its own while others wait: it takes
+/// that of the message in front of it, whose bytes it must wait for as well.
 #[test]
 fn an_ack_inside_a_message_waits_for_the_message_before_it_in_another_kind_of_memory() {
     const LONG: usize = 60 << 10;

@@ -1,6 +1,6 @@
 //! GPU memory of tenants: the router opens an allocation that a tenant has exported by descriptor.
-//! A soft device copies to and from it as to and from a program's own ([`gdrcore_cuda::staging`]); a
-//! NIC reaches it by a route of its own ([`gdrcore_cuda::route`]).
+//! A soft device copies to and from it as to and from a program's own ([`gdrcore_cuda::staging`]);
+//! a NIC reaches it by a route of its own ([`gdrcore_cuda::route`]).
 //!
 //! The reference is the router's own: what a tenant frees stays until its region ends. Its calls of
 //! the driver take the time that the driver needs, in the thread that serves the device.

@@ -9,7 +9,8 @@
 //!
 //! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them. A
 //!   queue pair belongs to the engine of its SRQ or XRC domain, else of its send CQ, else of its
-//!   receive CQ. Handles contain the engine's number. A CQ with queue pairs of other engines has a ring in each of those engines, too.
+//!   receive CQ. Handles contain the engine's number. A CQ with queue pairs of other engines has a
+//!   ring in each of those engines, too.
 //! * Protection domains, regions, windows and address handles belong to the device: each engine has
 //!   them all, under the same handles and keys (`adopt` of [`gdrcore_core::engine`]). The calls
 //!   that make and end them take a lock of the device.

@@ -13,8 +13,9 @@
 //! * `device`: the engines of a device. `siblings`: those without a port.
 //! * `engine`: the calls of one engine. `pinned_handles`: posts and polls without a handle.
 //!
-//! Each `impl` of [`SoftEngine`] names its role. **Data**: posts, polls and rounds; they wait
-//! for two turns at most, and leave their work to the lock's holder. **Control**: calls that wait for it. **Waiting**: threads that sleep. `lock` says how.
+//! Each `impl` of [`SoftEngine`] names its role. **Data**: posts, polls and rounds; they wait for
+//! two turns at most, and leave their work to the lock's holder. **Control**: calls that wait for
+//! it. **Waiting**: threads that sleep. `lock` says how.
 //!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, then of each
 //! engine the engine, its arena, the buffers of the ports and of the capture.

@@ -57,7 +57,8 @@ impl Transport {
     }
 
     /// Takes a packet from the port, its ICRC checked, if it is a single message in order, or an
-    /// ACK that ends all requests in flight, each single. False: nothing has changed. `DC`: it is of DC.
+    /// ACK that ends all requests in flight, each single. False: nothing has changed. `DC`: it is
+    /// of DC.
     pub(crate) fn take_packet<const DC: bool>(
         &mut self,
         s: &Shared,
