@@ -15,13 +15,13 @@ use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
 
-/// Passes received packets of this device to the engine and forwards the others. `late`: the time
+/// Passes received packets of this device to the engine and forwards the others. `recent`: the time
 /// of an earlier round. Returns the packets handled.
 #[inline]
 pub(in crate::soft) fn receive_shared(
     g: &mut Guard<'_>,
     member: &mut Member,
-    late: u64,
+    recent: u64,
     mut now: impl FnMut() -> u64,
     r: &RxPacket<'_>,
 ) -> usize {
@@ -32,8 +32,8 @@ pub(in crate::soft) fn receive_shared(
     if lone && !matches!(member.owner_of(r.data), Owner::Probe | Owner::Block(0))
         || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
     {
-        member.note_direct(late);
-        return g.handle_arrival(&r.arrival(late), now);
+        member.note_direct(recent);
+        return g.handle_arrival(&r.arrival(recent), now);
     }
     split_by_owner(g, member, now(), r)
 }
