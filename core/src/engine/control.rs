@@ -516,7 +516,7 @@ impl Guard<'_> {
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
-    pub fn cq_renew(&mut self, cq: Handle) -> Result<()> {
+    pub fn cq_raise_pending(&mut self, cq: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
         let cq = &mut inner.transport.common.cqs[i];

@@ -29,7 +29,7 @@ pub(in crate::soft) fn receive_shared(
     // A member that knows of no other may not have read yet that one has joined. The data packets
     // that it drops are sent again, but a connection request for the other member would be refused.
     let lone = !member.has_others() && member.is_settled();
-    if lone && !matches!(member.owner_of(r.data), Owner::Probe | Owner::Block(0))
+    if lone && !matches!(member.owner_of(r.data), Owner::SelfTest | Owner::Block(0))
         || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
     {
         member.note_direct(recent);
@@ -61,10 +61,10 @@ pub(in crate::soft) fn split_by_owner(
         let p = Packets { src, seg: r.seg, first: (at / seg) as u16, grh, data };
         match owner {
             Owner::Local => handled += to_engine(g, now, &p),
-            Owner::Probe => {
+            Owner::SelfTest => {
                 for (i, packet) in data.chunks(seg).enumerate() {
-                    if !member.take_probe(packet) {
-                        // The packet is no probe: the engine finds its fault and counts it.
+                    if !member.take_self_test(packet) {
+                        // The packet is no test: the engine finds its fault and counts it.
                         handled += to_engine(
                             g,
                             now,
