@@ -139,7 +139,7 @@ impl Broker {
     fn outside(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
         let up = self.asking(id)?;
         let rules = self.policy.outside_of(&up.tenant);
-        if !rules.is_some_and(|rules| rules.may(&route.gid)) {
+        if !rules.is_some_and(|rules| rules.is_allowed(&route.gid)) {
             return Ok(None);
         }
         if !up.relays {
