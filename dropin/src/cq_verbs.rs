@@ -189,7 +189,7 @@ impl Cq {
     fn end_early(&self) {
         weak::count_short_poll();
         // A forked child has no device; its polls have failed.
-        let _ = self.hca.soft().map(|device| device.cq_renew(self.handle));
+        let _ = self.hca.soft().map(|device| device.cq_raise_pending(self.handle));
     }
 
     /// Adds the CQ to its device's table, so that events reach it.

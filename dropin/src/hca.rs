@@ -16,8 +16,8 @@ use crate::hca_kinds::{OpenedDevice, Place};
 use crate::object_numbers;
 use crate::worker::HelperThread;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::cm::mad::MAD_LEN;
+use gdrcore_core::cm::other_mads::OtherMad;
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::{async_event, AsyncEvent, Device, DeviceAttr};
 use gdrcore_core::verbs::types::{AhAttr, Handle};
@@ -231,20 +231,20 @@ impl Hca {
     /// Sends a management datagram of another class than the connection manager's.
     ///
     /// # Errors
-    /// Those of [`SoftDevice::send_general`]; [`Error::Unsupported`]: a device of a router.
-    pub fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+    /// Those of [`SoftDevice::send_other_mad`]; [`Error::Unsupported`]: a device of a router.
+    pub fn send_other_mad(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
         let soft = self.soft().ok_or_else(|| {
             refuse!(Unsupported, "a device of a router sends no management datagrams")
         })?;
-        soft.send_general(to, mad)
+        soft.send_other_mad(to, mad)
     }
 
     /// Takes the next such datagram that has arrived.
     ///
     /// # Errors
-    /// Those of [`SoftDevice::take_general`].
-    pub fn take_general(&self) -> Result<Option<Datagram>> {
-        self.soft().map_or(Ok(None), SoftDevice::take_general)
+    /// Those of [`SoftDevice::take_other_mad`].
+    pub fn take_other_mad(&self) -> Result<Option<OtherMad>> {
+        self.soft().map_or(Ok(None), SoftDevice::take_other_mad)
     }
 
     /// Delivers events of a device that has no thread in this process: a limited number, since the

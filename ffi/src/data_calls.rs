@@ -216,11 +216,11 @@ unsafe extern "C" fn engine_poll_cq(
         Ok(wc) => wc,
         Err(e) => return errno(e),
     };
-    let (index, cq) = match soft.found_cq(cq.handle) {
+    let (index, cq) = match soft.resolve_cq(cq.handle) {
         Ok(found) => found,
         Err(e) => return errno(e),
     };
-    match soft.poll_found(index, cq, wc) {
+    match soft.poll_cq_at(index, cq, wc) {
         // Not more than `num_entries`, so it fits.
         Some(n) => n as c_int,
         None => errno(polled()),

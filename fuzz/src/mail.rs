@@ -53,11 +53,11 @@ pub fn mail(data: &[u8]) -> Mailed {
 /// A valid table with one byte changed by the string's last two.
 fn almost(data: &[u8]) -> Vec<u8> {
     let mut t = Table::EMPTY;
-    t.revise(1);
+    t.begin_next_version(1);
     for e in data.chunks_exact(4) {
         let word = |i: usize| u16::from_le_bytes([e[i], e[i + 1]]);
         let block = word(0) % (BLOCK_MAX + 1);
-        t.set(block, word(2) % 1024, block, 1);
+        t.set(block, word(2) % 1024, block..block + 1);
         t.set_services(block, [u32::from(word(2)), 0x106_0000 | u32::from(word(0))].into_iter());
     }
     let mut bytes = [0; BYTES];

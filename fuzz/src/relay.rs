@@ -92,7 +92,7 @@ pub fn relay(data: &[u8]) -> Relayed {
                 match switch.route_far(peer, &packet) {
                     Ok(reached) => {
                         seen.arrived += 1;
-                        assert!(far.may(reached, peer), "policy");
+                        assert!(far.is_allowed(reached, peer), "policy");
                         ends(&known.expect("a peer"), &here[&reached], &packet);
                     }
                     Err(why) => seen.refused[why as usize] += 1,
@@ -104,7 +104,7 @@ pub fn relay(data: &[u8]) -> Relayed {
                 match switch.route(now, slot, &to, &packet) {
                     Ok(Destination::Far(peer)) => {
                         seen.abroad += 1;
-                        assert!(far.may(slot, peer) && to == FAR, "policy");
+                        assert!(far.is_allowed(slot, peer) && to == FAR, "policy");
                         let p = far.peer(peer).expect("a peer");
                         ends(&here[&slot], &(p.network, p.gid, p.blocks.clone()), &packet);
                     }
@@ -131,7 +131,7 @@ fn check(
     packet: &[u8],
 ) -> bool {
     let (sender, receiver) = (&here[&from], &here[&to]);
-    assert!(slots.may(from, to), "policy");
+    assert!(slots.is_allowed(from, to), "policy");
     assert_eq!(receiver.1, *gid, "another address");
     ends(sender, receiver, packet)
 }

@@ -241,7 +241,7 @@ fn check(
                 (a.gid, caller),
                 "only the caller's own address and number"
             );
-            assert_eq!(said.flags & link_flag::NO_LOANS == 0, a.tenant.name == b.tenant.name);
+            assert_eq!(said.flags & link_flag::NO_GRANTS == 0, a.tenant.name == b.tenant.name);
             seen.links += 1;
             // Sometimes it does not fit.
             if input.u8() == 7 {

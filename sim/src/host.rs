@@ -200,7 +200,7 @@ impl Host {
         let pd = hosts[0].pd;
         for (k, host) in hosts.iter_mut().enumerate() {
             let mut g = host.engine.lock();
-            g.set_shared(device.len() > 1);
+            g.set_address_shared(device.len() > 1);
             if k > 0 {
                 g.pd_dealloc(host.pd).expect("unused");
                 g.pd_adopt(pd).expect("room");

@@ -100,13 +100,13 @@ impl Link {
         let h = &hosts[e.host];
         let mut g = h.lock();
         // Another engine of the same device is reached as another process at this address is.
-        g.set_elsewhere(to.addr.gid == h.addr.gid && e.host != other);
+        g.set_own_address_remote(to.addr.gid == h.addr.gid && e.host != other);
         for (qp, _) in e.qps() {
             for (attr, mask) in connection.steps() {
                 g.qp_modify(h.time(now), qp, &attr, mask).expect("a legal transition");
             }
         }
-        g.set_elsewhere(false);
+        g.set_own_address_remote(false);
         drop(g);
         if (plan.kind == qp_type::UD || plan.targets > 0) && e.ah == 0 {
             e.ah = h.address_handle(&connection.ah);

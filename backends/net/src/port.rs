@@ -56,12 +56,12 @@ impl RxPacket<'_> {
         self.src.traffic_class & 3 == 3
     }
 
-    /// The packet in the engine's form; `late`: the time of a moment ago.
+    /// The packet in the engine's form; `recent`: as [`Arrival::recent`].
     #[inline(always)]
-    pub fn arrival(&self, late: u64) -> Arrival<'_> {
+    pub fn arrival(&self, recent: u64) -> Arrival<'_> {
         let RxPacket { src, seg, data } = self;
-        let (segment, ecn) = (usize::from(*seg), self.is_marked());
-        Arrival { src, first: 0, segment, data, ecn, late }
+        let (segment, ecn_ce) = (usize::from(*seg), self.is_marked());
+        Arrival { src, first: 0, segment, data, ecn_ce, recent }
     }
 }
 

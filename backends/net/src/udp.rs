@@ -16,14 +16,14 @@ mod as_port;
 mod connected;
 mod errors;
 mod groups;
-mod mapped;
+mod owned;
 mod route;
 mod rx;
 mod socket;
 mod tx;
 
 pub use crate::port::{Burst, ErrorKind, PortCounters, PortError, RxPacket, TxOutcome, GROUPS};
-pub use mapped::MappedPort;
+pub use owned::OwnedUdpPort;
 pub use socket::UdpSocket;
 pub(crate) use socket::{interface_of, owner, unconnected};
 

@@ -38,7 +38,7 @@ impl Cm {
     /// Takes a message from `from`, whose port is where answers go.
     pub fn handle_mad(&mut self, now: u64, from: &PeerAddr, bytes: &[u8]) {
         self.counters.rcvd += 1;
-        if !self.keep_general(from, bytes) {
+        if !self.keep_other_mad(from, bytes) {
             self.dispatch(now, from, bytes);
         }
     }

@@ -12,7 +12,7 @@
 //! Files: `mad` (bytes), `types` (arguments and events), `conn` (one id and its states), `program`
 //! (calls of programs), `input` (messages in), `admit` (bounds on strangers), `early` (requests
 //! that come before their listener), `ends` (peers whose process has ended), `events` (what the
-//! program has yet to take), `output` (messages out and timers), `general` (datagrams of other
+//! program has yet to take), `output` (messages out and timers), `other_mads` (datagrams of other
 //! classes).
 //!
 //! The ways in which an id ends, and whom each tells:
@@ -39,9 +39,9 @@ mod conn;
 mod early;
 mod ends;
 mod events;
-pub mod general;
 mod input;
 pub mod mad;
+pub mod other_mads;
 mod output;
 mod program;
 #[cfg(test)]
@@ -70,8 +70,8 @@ use admit::{Bounds, Known, Load};
 use conn::Id;
 use early::{Early, EARLY};
 use events::Events;
-use general::General;
 use heapless::Deque;
+use other_mads::OtherMads;
 
 const _: () = {
     use mad::{private_len, IP_HEADER_LEN};
@@ -111,7 +111,7 @@ pub struct Local {
     /// READs and atomics that a QP can have in either direction.
     pub max_rd_atomic: u8,
     /// Whether a node GUID is that of a soft device at an address.
-    pub is_kin: fn(u64, &PeerAddr) -> bool,
+    pub is_soft_peer: fn(u64, &PeerAddr) -> bool,
     /// Number of the device's QPN block, [`crate::config::QPN_UNIT`] QPNs each: the upper bits of
     /// its communication ids.
     pub block: u16,
@@ -124,7 +124,7 @@ impl Default for Local {
             guid: 0,
             path_mtu: 0,
             max_rd_atomic: 0,
-            is_kin: |_, _| false,
+            is_soft_peer: |_, _| false,
             block: 0,
         }
     }
@@ -287,9 +287,9 @@ pub struct Cm {
     guests: u32,
     /// When unconfirmed connections are checked again.
     confirm_at: u64,
-    /// Ids with messages to send. The bits behind them are those of `general` and of `replies`.
+    /// Ids with messages to send. The bits behind them are those of `other_mads` and of `replies`.
     tx: Bitmap,
-    general: General,
+    other_mads: OtherMads,
     events: Events,
     /// Connections whose peer's process is to be watched.
     unwatched: Bitmap,
@@ -340,7 +340,7 @@ impl Cm {
             guests: 0,
             confirm_at: 0,
             tx: Bitmap::carve(w, n + 2)?,
-            general: General::carve(w)?,
+            other_mads: OtherMads::carve(w)?,
             events: Events::carve(w, n)?,
             unwatched: Bitmap::carve(w, n)?,
             has_ended: false,
@@ -394,13 +394,13 @@ impl Cm {
 
     /// Whether these QPNs, of this device and of a peer, belong to a conversation with a soft
     /// device.
-    pub fn is_kin(&self, qpn: u32, remote_qpn: u32) -> bool {
+    pub fn peer_is_soft(&self, qpn: u32, remote_qpn: u32) -> bool {
         let is = |i: usize| {
             let id = &self.ids[i];
             id.is_conversation()
                 && id.local_qpn == qpn
                 && id.remote_qpn == remote_qpn
-                && (self.local.is_kin)(id.remote_guid, &id.peer)
+                && (self.local.is_soft_peer)(id.remote_guid, &id.peer)
         };
         self.pool.iter_live().any(is)
     }

@@ -60,7 +60,7 @@ impl Cm {
         }
         match self.ids.get(self.next_tx()?) {
             Some(id) => Some(id.peer),
-            None => self.general.destination(),
+            None => self.other_mads.destination(),
         }
     }
 
@@ -76,7 +76,7 @@ impl Cm {
         } else {
             let Some(i) = self.next_tx() else { return false };
             match self.ids.get(i) {
-                None => self.addressee_of_general(),
+                None => self.addressee_of_other_mad(),
                 Some(id) if id.owes & id.owes.wrapping_neg() & (owe::REQ | owe::SIDR_REQ) != 0 => {
                     Addressee::Service { port_space: id.ps, port: id.remote_port }
                 }
@@ -102,7 +102,7 @@ impl Cm {
         }
         let i = self.next_tx()?;
         self.tx_cursor = i + 1;
-        let Some(id) = self.ids.get_mut(i) else { return self.transmit_general(mad) };
+        let Some(id) = self.ids.get_mut(i) else { return self.transmit_other_mad(mad) };
         let what = id.owes & id.owes.wrapping_neg();
         id.owes &= !what;
         if id.owes == 0 {

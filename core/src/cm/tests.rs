@@ -4,9 +4,9 @@
 mod class;
 mod early;
 mod ends;
-mod general;
 mod messages;
 mod order;
+mod other_mads;
 mod refused;
 mod strangers;
 

@@ -31,7 +31,7 @@ pub fn node_guid(local: &PeerAddr) -> u64 {
 }
 
 /// Whether a node GUID is that of a soft device at an address: only theirs follows from it.
-pub(crate) fn is_kin(guid: u64, at: &PeerAddr) -> bool {
+pub(crate) fn is_soft_peer(guid: u64, at: &PeerAddr) -> bool {
     guid == node_guid(at)
 }
 
@@ -43,7 +43,7 @@ pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
         path_mtu: mtu_code(config.max_mtu).unwrap_or(1),
         max_rd_atomic: config.max_rd_atomic.min(255) as u8,
         block: (config.qpn_base / QPN_UNIT) as u16,
-        is_kin,
+        is_soft_peer,
     }
 }
 
@@ -95,7 +95,7 @@ impl Inner {
     /// engine there.
     fn next_mad_is_own(&self) -> bool {
         self.cm.next_destination().is_some_and(|to| self.is_self(&to))
-            && (!self.shared || self.cm.next_is_own())
+            && (!self.address_is_shared || self.cm.next_is_own())
     }
 
     /// Carries messages from this engine to itself. Returns how many.
@@ -108,12 +108,12 @@ impl Inner {
         let mut mad = [0; MAD_LEN];
         // Each message causes at most one more, and no exchange is longer than a handful.
         while self.next_mad_is_own() {
-            if let Some(from) = self.cm.poll_transmit(&mut mad) {
-                let PeerAddr { gid, scope_id, port, .. } = from;
-                let from = PeerAddr { gid, scope_id, port, ..PeerAddr::default() };
-                self.cm.handle_mad(now, &from, &mad);
-                n += 1;
-            }
+            // Its destination is this engine, and so is its source.
+            let Some(own) = self.cm.poll_transmit(&mut mad) else { break };
+            let PeerAddr { gid, scope_id, port, .. } = own;
+            let own = PeerAddr { gid, scope_id, port, ..PeerAddr::default() };
+            self.cm.handle_mad(now, &own, &mad);
+            n += 1;
         }
         wake(&mut self.cm, s);
         n
@@ -189,16 +189,11 @@ impl Guard<'_> {
     }
 
     /// Notes why a connection failed, for a caller that knows more than the connection manager. It
-    /// becomes the cause of the event's QP, and the last cause of the device.
-    pub fn cm_explain(&mut self, now: u64, e: &CmEvent, code: CauseCode, arg0: u64) {
-        self.cm_note(now, e, code, arg0, 0);
-    }
-
-    /// Notes a cause for the event's QP, or for the device where the program moves its QP by
-    /// itself.
-    fn cm_note(&mut self, now: u64, e: &CmEvent, code: CauseCode, arg0: u64, arg1: u64) {
+    /// becomes the last cause of the device, and that of the event's QP unless the program moves
+    /// its QP by itself.
+    pub fn cm_note(&mut self, now: u64, e: &CmEvent, code: CauseCode, arg0: u64, arg1: u64) {
         let (inner, s) = self.split();
-        let cause = Cause {
+        let mut cause = Cause {
             code: code as u32,
             peer: e.peer.dgid,
             remote_qpn: e.remote_qpn,
@@ -208,12 +203,12 @@ impl Guard<'_> {
             time_ns: now,
             ..Cause::default()
         };
-        inner.transport.common.cause = cause;
         if let Ok(qi) = s.qp_pool.check(e.qp) {
             let qp = &mut inner.transport.qps[qi];
-            qp.cause = Cause { qpn: qp.qpn, ..cause };
-            inner.transport.common.cause = qp.cause;
+            cause.qpn = qp.qpn;
+            qp.cause = cause;
         }
+        inner.transport.common.cause = cause;
     }
 
     /// Notes the cause of an event that reports a failed attempt, whose QP (or none) is of this
@@ -236,7 +231,7 @@ impl Guard<'_> {
 
     /// The process of a connection's peer cannot be watched: the QP of this number asks it, now and
     /// then, whether it is still there.
-    pub fn cm_probe(&mut self, now: u64, qpn: u32) {
+    pub fn cm_begin_keepalive(&mut self, now: u64, qpn: u32) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
         if let Some(qi) = t.common.qp_of(qpn).filter(|&qi| t.qps[qi].conn.peer != NONE) {

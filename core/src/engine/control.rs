@@ -40,7 +40,7 @@ impl Inner {
     /// The peer record of an address; made if there is none. Counts one more user.
     pub(super) fn peer_get(&mut self, addr: PeerAddr) -> Result<u32> {
         let path = match self.link_of_new_peers {
-            _ if self.is_self(&addr) && !self.elsewhere => Path::Loopback,
+            _ if self.is_self(&addr) && !self.own_address_is_remote => Path::Loopback,
             Some(link) => Path::Link(link),
             None => Path::Port,
         };
@@ -66,13 +66,13 @@ impl Inner {
     /// [`Siblings`]: crate::roce::siblings::Siblings
     fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {
         let peer = self.peer_get(addr)?;
-        let has_others = self.shared || self.transport.common.siblings.any();
+        let has_others = self.address_is_shared || self.transport.common.siblings.any();
         if !has_others || self.transport.peers[peer as usize].path != Path::Loopback {
             return Ok((peer, NONE));
         }
-        let before = core::mem::replace(&mut self.elsewhere, self.shared);
+        let before = core::mem::replace(&mut self.own_address_is_remote, self.address_is_shared);
         let others = self.peer_get(addr);
-        self.elsewhere = before;
+        self.own_address_is_remote = before;
         match others {
             Ok(others) => Ok((peer, others)),
             Err(e) => {
@@ -516,7 +516,7 @@ impl Guard<'_> {
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
-    pub fn cq_renew(&mut self, cq: Handle) -> Result<()> {
+    pub fn cq_raise_pending(&mut self, cq: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
         let cq = &mut inner.transport.common.cqs[i];

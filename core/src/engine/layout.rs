@@ -190,9 +190,9 @@ pub(super) unsafe fn finish(
         rx_expected: false,
         cursor: 0,
         link_of_new_peers: None,
-        elsewhere: false,
-        shared: false,
-        unnumbered: false,
+        own_address_is_remote: false,
+        address_is_shared: false,
+        idents_are_zero: false,
     };
     // Part by part: a whole engine would be too much for the stacks of some programs' threads.
     // SAFETY: the caller's promise.

@@ -83,11 +83,11 @@ pub struct Inner {
     /// The link to peers that control calls name from now on.
     link_of_new_peers: Option<u16>,
     /// Peers at the engine's own address that are named from now on are other engines.
-    elsewhere: bool,
+    own_address_is_remote: bool,
     /// Other engines may have this address too: packets for their QPNs leave through the port.
-    shared: bool,
+    address_is_shared: bool,
     /// Packets for the port all have the identification 0.
-    unnumbered: bool,
+    idents_are_zero: bool,
 }
 
 /// A soft device without its port. `Sync`: any thread may call anything.

@@ -27,14 +27,14 @@ impl Guard<'_> {
 
     /// Says whether a peer at the engine's own address, in later control calls under this lock, is
     /// another engine. Another engine is reached over the link, or through the port.
-    pub fn set_elsewhere(&mut self, elsewhere: bool) {
-        self.split().0.elsewhere = elsewhere;
+    pub fn set_own_address_remote(&mut self, remote: bool) {
+        self.split().0.own_address_is_remote = remote;
     }
 
     /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the
     /// connection manager for them, leave through the port.
-    pub fn set_shared(&mut self, shared: bool) {
-        self.split().0.shared = shared;
+    pub fn set_address_shared(&mut self, shared: bool) {
+        self.split().0.address_is_shared = shared;
     }
 
     /// From now on, WRITEs of few packets travel through the port as a WRITE for each packet, which
@@ -45,8 +45,8 @@ impl Guard<'_> {
 
     /// The port carries packets one by one, even those of a burst, and all have the IPv4
     /// identification 0. Without this call the packets of a burst count from 0 on.
-    pub fn set_unnumbered(&mut self) {
-        self.split().0.unnumbered = true;
+    pub fn set_idents_zero(&mut self) {
+        self.split().0.idents_are_zero = true;
     }
 
     /// Whether a QPN is of this engine's block.

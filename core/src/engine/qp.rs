@@ -386,14 +386,14 @@ impl Inner {
             return Ok(());
         }
         let peer = self.peer_get(addr)?;
-        let kin = attr.kin != 0
+        let peer_is_soft = attr.kin != 0
             || m & mask::DEST_QPN != 0
-                && self.cm.is_kin(self.transport.qps[qi].qpn, attr.dest_qp_num);
+                && self.cm.peer_is_soft(self.transport.qps[qi].qpn, attr.dest_qp_num);
         let t = &mut self.transport;
         t.conn(s, qi).forget_inflight();
         let path = t.peers[peer as usize].path;
         t.qps[qi].conn.loopback = path == Path::Loopback;
-        t.qps[qi].conn.own_port = t.common.check_ports && kin;
+        t.qps[qi].conn.own_port = t.common.check_ports && peer_is_soft;
         t.qps[qi].conn.siege = Default::default();
         let old = core::mem::replace(&mut t.qps[qi].conn.peer, peer);
         t.note_path(s, qi);

@@ -1,10 +1,13 @@
 //! Packets and records in; UDP ports that peers may use; the witness.
+//!
+//! Of packets and records, `take_*` may decline (false or 0: nothing has changed); `handle_*` always
+//! consumes.
 
 use super::{cm, Guard};
 use crate::counters::Counters;
 use crate::receipt::Receipts;
 use crate::roce::frame::middle::FEWEST;
-use crate::roce::frame::record::{ack_behind, is_ack, seems, shape, ACK_BESIDE};
+use crate::roce::frame::record::{ack_behind, is_ack, shape, shape_of, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::{head_words, Run, Words, HEAD_MAX, HEAD_MIN};
 use crate::roce::witness::Suspect;
@@ -26,16 +29,16 @@ pub struct Arrival<'a> {
     /// The packets.
     pub data: &'a [u8],
     /// The network marked congestion.
-    pub ecn: bool,
-    /// The time as it was a moment ago. It is enough for single messages: an owed ACK leaves that
-    /// much earlier.
-    pub late: u64,
+    pub ecn_ce: bool,
+    /// A reading of the clock from just before the receive. It is enough for single messages; an
+    /// owed ACK then leaves that much earlier.
+    pub recent: u64,
 }
 
 /// Checks the ICRC of a packet, whose IPv4 identification is likely `ident`. Returns the
 /// identification, or counts the error.
 #[inline(always)]
-fn whole(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
+fn check_icrc(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
     if packet.len() < 16 {
         counters.rcvd_malformed += 1;
         return None;
@@ -53,7 +56,7 @@ fn whole(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Opt
 
 /// Reads a packet whose ICRC is right.
 #[inline(always)]
-fn read<'p>(packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])> {
+fn parse_run<'p>(packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])> {
     let read = Run::parse_packet(&packet[..packet.len() - ICRC_LEN]);
     counters.rcvd_malformed += u64::from(read.is_err());
     read.ok()
@@ -89,7 +92,7 @@ fn take_single_of_dc(
 /// Data: what arrives.
 impl Guard<'_> {
     /// As [`Guard::handle_arrival`], for all that one receive brought: `data` is one packet, or
-    /// several of `seg` bytes each, the last one maybe shorter. `ce`: the network marked it.
+    /// several of `seg` bytes each, the last one maybe shorter. `ecn_ce`: the network marked it.
     #[inline]
     pub fn handle_packets(
         &mut self,
@@ -97,9 +100,9 @@ impl Guard<'_> {
         src: &PeerAddr,
         seg: usize,
         data: &[u8],
-        ce: bool,
+        ecn_ce: bool,
     ) -> usize {
-        let arrival = Arrival { src, first: 0, segment: seg, data, ecn: ce, late: now };
+        let arrival = Arrival { src, first: 0, segment: seg, data, ecn_ce, recent: now };
         self.handle_arrival(&arrival, || now)
     }
 
@@ -110,24 +113,24 @@ impl Guard<'_> {
     #[inline]
     pub fn handle_arrival(&mut self, arrival: &Arrival<'_>, mut now: impl FnMut() -> u64) -> usize {
         if arrival.data.len() >= FEWEST {
-            return self.take_long(arrival, &mut now);
+            return self.handle_long(arrival, &mut now);
         }
-        self.take_each::<false>(arrival, now)
+        self.handle_each::<false>(arrival, now)
     }
 
     #[inline(never)]
-    fn take_long(&mut self, arrival: &Arrival<'_>, now: &mut dyn FnMut() -> u64) -> usize {
-        self.take_each::<true>(arrival, now)
+    fn handle_long(&mut self, arrival: &Arrival<'_>, now: &mut dyn FnMut() -> u64) -> usize {
+        self.handle_each::<true>(arrival, now)
     }
 
     /// `LONG`: there may be packets of [`FEWEST`] bytes or more.
     #[inline(always)]
-    fn take_each<const LONG: bool>(
+    fn handle_each<const LONG: bool>(
         &mut self,
         arrival: &Arrival<'_>,
         mut now: impl FnMut() -> u64,
     ) -> usize {
-        let Arrival { src, first, segment: seg, data, ecn, late } = *arrival;
+        let Arrival { src, first, segment: seg, data, ecn_ce, recent } = *arrival;
         let (inner, s) = self.split();
         let known = &inner.rx_flow.0;
         if known.gid != src.gid || known.port != src.port {
@@ -144,13 +147,13 @@ impl Guard<'_> {
         let rest = rest.chunks(seg).zip(u16::from(!message.is_empty())..);
         for (packet, i) in rest.chain(message.chunks(seg).zip(0..)) {
             n += 1;
-            if late < t.common.siege_until && t.screen_besieged(late, &from, packet) {
+            if recent < t.common.siege_until && t.screen_besieged(recent, &from, packet) {
                 t.common.counters.rcvd_throttled += 1;
                 continue;
             }
             let number = first.wrapping_add(i);
             let expected = inner.rx_ident.wrapping_add(number);
-            if LONG && packet.len() >= FEWEST && !ecn {
+            if LONG && packet.len() >= FEWEST && !ecn_ce {
                 let flow = (&inner.rx_flow.1, expected);
                 if inner.rx_expected && t.take_middle(s, &from, flow, packet, &mut now) {
                     continue;
@@ -158,7 +161,8 @@ impl Guard<'_> {
                 // Until the check below says otherwise.
                 inner.rx_expected = true;
             }
-            let Some(ident) = whole(&inner.rx_flow.1, expected, packet, &mut t.common.counters)
+            let Some(ident) =
+                check_icrc(&inner.rx_flow.1, expected, packet, &mut t.common.counters)
             else {
                 continue;
             };
@@ -172,13 +176,15 @@ impl Guard<'_> {
                 }
                 inner.rx_ident = ident.wrapping_sub(number);
             }
-            if !ecn && take_single(t, s, late, &from, packet) {
+            if !ecn_ce && take_single(t, s, recent, &from, packet) {
                 continue;
             }
-            let Some((mut run, payload)) = read(packet, &mut t.common.counters) else { continue };
+            let Some((mut run, payload)) = parse_run(packet, &mut t.common.counters) else {
+                continue;
+            };
             run.grh = src.grh();
             let now = now();
-            if ecn {
+            if ecn_ce {
                 t.on_mark(s, now, &from, &run);
             }
             if run.dest_qpn == cm::GSI_QPN {
@@ -219,10 +225,10 @@ impl Guard<'_> {
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
             n += 1;
-            if whole(&flow, i as u16, packet, &mut t.common.counters).is_none() {
+            if check_icrc(&flow, i as u16, packet, &mut t.common.counters).is_none() {
                 continue;
             }
-            if let Some((mut run, payload)) = read(packet, &mut t.common.counters) {
+            if let Some((mut run, payload)) = parse_run(packet, &mut t.common.counters) {
                 run.grh = src.grh();
                 t.handle_multicast(s, now, &from, group, &run, payload);
             }
@@ -266,7 +272,7 @@ impl Guard<'_> {
                 t.take_record::<$dc, { shape::$shape }, _>(s, now, gid, head, rest, receipts)
             };
         }
-        match seems(head) {
+        match shape_of(head) {
             Some((false, shape::SEND)) => take!(false, SEND),
             Some((false, shape::WRITE)) => take!(false, WRITE),
             Some((false, _)) => take!(false, ACK),

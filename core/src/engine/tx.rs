@@ -132,7 +132,7 @@ impl Guard<'_> {
             return None;
         }
         let tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
-        let mut tx = tx.unnumbered(inner.unnumbered).with_own(own);
+        let mut tx = tx.with_zero_idents(inner.idents_are_zero).with_own(own);
         if !inner.transport.common.cnp_owed.is_empty() {
             inner.transport.transmit_cnps(&mut tx);
         }

@@ -155,13 +155,13 @@ pub const PACKET_COST: u32 = 256;
 /// Bytes that may be unacknowledged: additive increase, multiplicative decrease. All QPs to one
 /// address share it; a QP that received CNPs has a rate besides ([`crate::dcqcn`]).
 ///
-/// The size of a peer's socket buffer is unknown. [`WINDOW_INITIAL`] fits the receive buffer that
+/// The size of a peer's socket buffer is unknown. [`WINDOW_UNTESTED`] fits the receive buffer that
 /// Debian grants to any socket. Beyond it the window grows slowly, and the first loss there lowers
 /// its limit for good.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     size: u32,
-    /// Limit of its size. A loss beyond [`WINDOW_INITIAL`] lowers it to three quarters of the size.
+    /// Limit of its size. A loss beyond [`WINDOW_UNTESTED`] lowers it to three quarters of the size.
     max: u32,
     threshold: u32,
     inflight: u32,
@@ -173,8 +173,9 @@ pub struct Window {
 const WINDOW_START: u32 = 64 << 10;
 /// Lower bound of a window: two packets of the largest MTU.
 const WINDOW_MIN: u32 = 2 * (4096 + PACKET_COST);
-/// Up to this size a window grows as fast as bytes are acknowledged.
-pub(crate) const WINDOW_INITIAL: u32 = 192 << 10;
+/// Up to this size, which Debian's default receive buffer holds, a window grows as fast as bytes are
+/// acknowledged.
+pub(crate) const WINDOW_UNTESTED: u32 = 192 << 10;
 /// Beyond, until the first loss, it grows by the acknowledged bytes divided by this.
 const TRIAL_PART: u32 = 8;
 /// Losses within this time are one event.
@@ -184,7 +185,7 @@ impl Window {
     /// A window that may grow to `max` bytes.
     pub fn new(max: u32) -> Self {
         let max = max.max(WINDOW_MIN);
-        let threshold = max.min(WINDOW_INITIAL);
+        let threshold = max.min(WINDOW_UNTESTED);
         Window { size: WINDOW_START.min(max), max, threshold, inflight: 0, growth: 0, cut_ns: 0 }
     }
     /// Bytes that count as on their way.
@@ -201,7 +202,7 @@ impl Window {
     fn grow(&mut self, bytes: u32) {
         if self.size < self.threshold {
             self.size = self.size.saturating_add(bytes).min(self.threshold);
-        } else if self.size >= WINDOW_INITIAL && self.cut_ns == 0 {
+        } else if self.size >= WINDOW_UNTESTED && self.cut_ns == 0 {
             self.size = self.size.saturating_add(bytes / TRIAL_PART).min(self.max);
         } else {
             // One packet per window.
@@ -217,8 +218,8 @@ impl Window {
             return;
         }
         self.cut_ns = now_ns.max(1);
-        if self.size > WINDOW_INITIAL {
-            self.max = (self.size - self.size / 4).max(WINDOW_INITIAL);
+        if self.size > WINDOW_UNTESTED {
+            self.max = (self.size - self.size / 4).max(WINDOW_UNTESTED);
         }
         self.threshold = (self.size / 2).max(WINDOW_MIN);
         self.size = to.max(WINDOW_MIN);
@@ -394,7 +395,7 @@ impl Transport {
         let group = same.or_else(|| numbers.find(|&n| others().all(|p| p.group != n)))?;
         // A link loses nothing, and a larger window would only fill its ring beyond the reader's
         // cache.
-        let most = if matches!(path, Path::Link(_)) { WINDOW_INITIAL } else { u32::MAX };
+        let most = if matches!(path, Path::Link(_)) { WINDOW_UNTESTED } else { u32::MAX };
         let (window, local) = (self.common.config.window_max.min(most), &self.common.local);
         self.peers[i] = Peer {
             refs: 1,
@@ -524,7 +525,7 @@ mod tests {
     fn what_nobody_promised_is_tried_slowly_and_given_up_for_good() {
         let mut w = Window::new(1 << 20);
         (0..4).for_each(|_| pass_one(&mut w));
-        assert!((WINDOW_INITIAL..WINDOW_INITIAL * 5 / 4).contains(&w.size()), "{}", w.size());
+        assert!((WINDOW_UNTESTED..WINDOW_UNTESTED * 5 / 4).contains(&w.size()), "{}", w.size());
         (0..30).for_each(|_| pass_one(&mut w));
         assert_eq!(w.size(), 1 << 20);
         w.on_loss(1_000_000);
@@ -538,7 +539,7 @@ mod tests {
             w.on_loss(i * 1_000_000);
             (0..300).for_each(|_| pass_one(&mut w));
         }
-        assert_eq!(w.size(), WINDOW_INITIAL, "what is sure stays");
+        assert_eq!(w.size(), WINDOW_UNTESTED, "what is sure stays");
     }
 
     #[test]

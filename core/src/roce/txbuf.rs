@@ -116,8 +116,8 @@ impl<'b> TxBuf<'b> {
     }
 
     /// The same burst for a port whose packets travel one by one: each has the identification 0.
-    pub fn unnumbered(self, unnumbered: bool) -> Self {
-        TxBuf { ident_step: u16::from(!unnumbered), ..self }
+    pub fn with_zero_idents(self, zero: bool) -> Self {
+        TxBuf { ident_step: u16::from(!zero), ..self }
     }
 
     /// An empty list of runs for other QPs of this engine, whose payload goes to `buf`.

@@ -160,7 +160,7 @@ fn connected_by(links: bool) -> (Net, [End; 2]) {
         }
         let other = [&b, &a][host];
         assert_eq!(unwatched, [(net.hosts[other.host].addr, other.qpn, end.qpn)]);
-        net.lock(end).cm_probe(net.now, end.qpn);
+        net.lock(end).cm_begin_keepalive(net.now, end.qpn);
         net.recv(end, 99, &[(0, 64)]);
     }
     (net, [a, b])

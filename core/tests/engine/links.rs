@@ -292,7 +292,7 @@ fn an_address_handle_that_ends_gives_back_all_its_peer_records() {
     };
     let before = used(&g);
     // One to the own address has a record for this engine and one for others there.
-    g.set_shared(true);
+    g.set_address_shared(true);
     let own = AhAttr { dgid: net.hosts[0].addr.gid, ..AhAttr::default() };
     let ah = g.ah_create(a.pd, &own).unwrap();
     assert_eq!(used(&g), before + 2);

@@ -835,7 +835,7 @@ fn each_packet_for_a_routers_ring_has_identification_zero() {
     for unnumbered in [false, true] {
         let (net, a, b) = Net::pair(Opts::default());
         if unnumbered {
-            net.lock(&a).set_unnumbered();
+            net.lock(&a).set_idents_zero();
         }
         net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 4000));
         let mut buf = vec![0; 65_536];

@@ -558,21 +558,21 @@ fn what_a_poll_has_left_raises_the_event_of_an_armed_cq() {
     let (mut net, a, b) = Net::pair(Opts::default());
     net.post(&a, write(&a, &b, 0, 0, 8));
     net.run(1_000_000);
-    net.lock(&a).cq_renew(a.scq).unwrap();
+    net.lock(&a).cq_raise_pending(a.scq).unwrap();
     assert_eq!(net.lock(&a).take_cq_event(), None, "it is not armed");
     net.lock(&a).arm_cq(a.scq, true).unwrap();
-    net.lock(&a).cq_renew(a.scq).unwrap();
+    net.lock(&a).cq_raise_pending(a.scq).unwrap();
     assert_eq!(net.lock(&a).take_cq_event(), Some(a.scq), "one of them may be solicited");
     net.lock(&a).arm_cq(a.scq, false).unwrap();
-    net.lock(&a).cq_renew(a.scq).unwrap();
+    net.lock(&a).cq_raise_pending(a.scq).unwrap();
     assert_eq!(net.lock(&a).take_cq_event(), Some(a.scq));
-    net.lock(&a).cq_renew(a.scq).unwrap();
+    net.lock(&a).cq_raise_pending(a.scq).unwrap();
     assert_eq!(net.lock(&a).take_cq_event(), None, "one event for an arming");
     net.lock(&a).arm_cq(a.scq, false).unwrap();
     drain(&net, &[&a]);
-    net.lock(&a).cq_renew(a.scq).unwrap();
+    net.lock(&a).cq_raise_pending(a.scq).unwrap();
     assert_eq!(net.lock(&a).take_cq_event(), None, "nothing is left");
-    assert!(net.lock(&a).cq_renew(0).is_err());
+    assert!(net.lock(&a).cq_raise_pending(0).is_err());
 }
 
 /// Keys and attributes are as without.

@@ -207,7 +207,7 @@ impl File {
             return Err(Error::Again);
         }
         let to = AhAttr { dgid, ..AhAttr::default() };
-        self.device()?.send_general(&to, mad.bytes())?;
+        self.device()?.send_other_mad(&to, mad.bytes())?;
         if waits {
             let timeout = Duration::from_millis(head.timeout_ms().into());
             self.waiting.push(Waiting {
@@ -238,7 +238,7 @@ impl File {
                     w.retries -= 1;
                     w.deadline = now + w.timeout;
                     // The datagram may get lost here as anywhere.
-                    let _ = hca.send_general(&w.to, w.mad.bytes());
+                    let _ = hca.send_other_mad(&w.to, w.mad.bytes());
                     self.waiting.push(w);
                 }
                 _ => self.fail(&w.head, &w.mad, libc::ETIMEDOUT),

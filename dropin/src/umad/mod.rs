@@ -26,7 +26,7 @@ use crate::worker::{HelperThread, Sleep, Wakeup};
 use core::ffi::{c_int, c_ulong};
 use file::File;
 use gdrcore_calls::preload::Umad;
-use gdrcore_core::cm::general::Datagram;
+use gdrcore_core::cm::other_mads::OtherMad;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::fork::around_forks;
@@ -172,13 +172,13 @@ fn run(why: &Wakeup<'_>) -> Sleep {
 }
 
 /// The datagrams that have arrived at the open devices of this process.
-fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
+fn arrivals() -> Vec<(&'static Adapter, OtherMad)> {
     let state = STATE.lock();
     let mut all = Vec::new();
     for open in &state.open {
         let Some(&adapter) = state.adapters.get(open.index as usize) else { continue };
         for _ in 0..BATCH {
-            match open.hca.take_general() {
+            match open.hca.take_other_mad() {
                 Ok(Some(d)) => all.push((adapter, d)),
                 _ => break,
             }
@@ -191,7 +191,7 @@ fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
 }
 
 /// Handles a datagram that has arrived at a device.
-fn take(adapter: &'static Adapter, d: &Datagram) {
+fn take(adapter: &'static Adapter, d: &OtherMad) {
     let Some(mut mad) = Mad::parse(&d.mad) else { return };
     match mad.class() {
         // These travel only between QP0 and QP0.
@@ -204,7 +204,7 @@ fn take(adapter: &'static Adapter, d: &Datagram) {
             let state = STATE.lock();
             let open = state.open.iter().find(|o| o.index == adapter.index);
             // The peer repeats the request if the answer is lost.
-            let _ = open.map(|o| o.hca.send_general(&to, mad.bytes()));
+            let _ = open.map(|o| o.hca.send_other_mad(&to, mad.bytes()));
         }
         _ => {
             let mut files = files();

@@ -71,8 +71,8 @@ impl Broker {
         let owner = self.owner_of(id, route)?;
         let (up, other) = (self.asking(id)?, self.asking(owner)?);
         check_talk(up, other)?;
-        let loans = up.tenant.name == other.tenant.name;
-        let flags = if loans { 0 } else { link_flag::NO_LOANS };
+        let may_grant = up.tenant.name == other.tenant.name;
+        let flags = if may_grant { 0 } else { link_flag::NO_GRANTS };
         let (gid, blocks, asks) = (up.gid, other.blocks.clone(), up.tenant.name.clone());
         let (number_of_peer, own_number) = (other.number, up.number);
         if self.isolated || self.policy.relays(&up.tenant, &other.tenant) {
@@ -139,7 +139,7 @@ impl Broker {
     fn outside(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
         let up = self.asking(id)?;
         let rules = self.policy.outside_of(&up.tenant);
-        if !rules.is_some_and(|rules| rules.may(&route.gid)) {
+        if !rules.is_some_and(|rules| rules.is_allowed(&route.gid)) {
             return Ok(None);
         }
         if !up.relays {
@@ -194,7 +194,7 @@ pub(super) fn by_rings(route: u32, peer: u32, blocks: &Range<u32>, mtu: u32) -> 
         kind: route_kind::RELAYED,
         route,
         peer,
-        flags: link_flag::NO_LOANS,
+        flags: link_flag::NO_GRANTS,
         qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
         mtu,
         cause: Text::EMPTY,

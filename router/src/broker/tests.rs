@@ -282,11 +282,11 @@ fn two_that_may_talk_get_the_ends_of_a_socket() {
     let (routed, owner, seq, link) = b.linked(blue, &w);
     assert_eq!(
         (owner, routed.peer, routed.qpns, routed.flags),
-        (red, red, w.qpns, link_flag::NO_LOANS)
+        (red, red, w.qpns, link_flag::NO_GRANTS)
     );
     assert_eq!(
         (show(&link.gid).as_str(), link.peer, link.flags),
-        ("10.0.0.1", blue, link_flag::NO_LOANS)
+        ("10.0.0.1", blue, link_flag::NO_GRANTS)
     );
     // The answer to the link counts once.
     let answer = Envelope::answer(seq, 0, Message::Link(link));

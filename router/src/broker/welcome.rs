@@ -61,12 +61,7 @@ impl Broker {
     }
 
     /// The tenant of a HELLO, if its quotas allow a further session with so many blocks.
-    fn identified(
-        &mut self,
-        id: SessionId,
-        h: &Hello,
-        world: &dyn World,
-    ) -> Result<Tenant, Refusal> {
+    fn identify(&mut self, id: SessionId, h: &Hello, world: &dyn World) -> Result<Tenant, Refusal> {
         let session = self.sessions.get_mut(&id).ok_or_else(no_session)?;
         let tenant = tenant_of(&self.policy, &session.seen, h.ffr_id, world)
             .ok_or_else(|| because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
@@ -115,7 +110,7 @@ impl Broker {
 
     /// Blocks for a session: the tenant's fixed ones if other hosts know it by them, otherwise
     /// blocks that are no tenant's.
-    fn numbers(
+    fn take_blocks(
         &mut self,
         now: u64,
         count: u32,
@@ -126,11 +121,11 @@ impl Broker {
         let may_have = tenant.quotas.blocks.saturating_sub(has as u32);
         let within = tenant.place.clone().unwrap_or(BLOCKS);
         let claimant = Claimant { session: id, tenant: &tenant.name, may_have, within };
-        let kept: Vec<_> = match &tenant.place {
+        let reserved: Vec<_> = match &tenant.place {
             Some(_) => Vec::new(),
             None => self.policy.tenants.iter().filter_map(|t| t.place.clone()).collect(),
         };
-        self.blocks.take(now, count, &claimant, &kept).ok_or_else(|| {
+        self.blocks.take(now, count, &claimant, &reserved).ok_or_else(|| {
             let whose = match &tenant.place {
                 Some(own) => format!("of tenant {}, which has {} blocks", tenant.name, own.len()),
                 None => "on this host".into(),
@@ -150,13 +145,13 @@ impl Broker {
         h: &Hello,
         world: &dyn World,
     ) -> Result<(Up, Welcome), Refusal> {
-        let tenant = self.identified(id, h, world)?;
+        let tenant = self.identify(id, h, world)?;
         let quotas = tenant.quotas;
         let kept = self.claimed(now, id, h, &tenant)?;
         let resumed = kept.is_some();
         let kept = match kept {
             Some(kept) => kept,
-            None => self.given(now, id, h, &tenant)?,
+            None => self.assign_new(now, id, h, &tenant)?,
         };
         let token = self.token_of(&kept, &tenant);
         let Kept { number, gid, blocks } = kept;
@@ -231,22 +226,22 @@ impl Broker {
     }
 
     /// Number, address and blocks of a new session.
-    fn given(
+    fn assign_new(
         &mut self,
         now: u64,
         id: SessionId,
         h: &Hello,
         tenant: &Tenant,
     ) -> Result<Kept, Refusal> {
+        if let Some(device) = &tenant.device {
+            let gid = self.devices.get(device).copied().unwrap_or_default();
+            return Ok(Kept { number: id, gid, blocks: 0..0 });
+        }
         let lives = |other: &str| {
             self.sessions
                 .values()
                 .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
         };
-        if let Some(device) = &tenant.device {
-            let gid = self.devices.get(device).copied().unwrap_or_default();
-            return Ok(Kept { number: id, gid, blocks: 0..0 });
-        }
         let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
         let Some(gid) = self.vips.assign(&self.policy, tenant, far, lives) else {
             return Err(because!(
@@ -258,7 +253,7 @@ impl Broker {
         };
         let blocks = match h.qpns.div_ceil(QPN_UNIT) {
             0 => 0..0,
-            n => self.numbers(now, n, id, tenant)?,
+            n => self.take_blocks(now, n, id, tenant)?,
         };
         Ok(Kept { number: id, gid, blocks })
     }

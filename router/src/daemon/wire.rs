@@ -21,7 +21,7 @@ use gdrcore_net::addr_group::steer::{Insn, Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::map::Map;
 use gdrcore_net::port::ErrorKind;
 use gdrcore_net::shm::relay::{Packet, PACKET_MAX};
-use gdrcore_net::udp::{udp_flags, MappedPort, UdpConfig, UdpSocket};
+use gdrcore_net::udp::{udp_flags, OwnedUdpPort, UdpConfig, UdpSocket};
 use sockets::{Held, Sockets};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -102,7 +102,7 @@ impl Common {
             None => UdpSocket::open(at, &RECEIVES)?,
         };
         socket.allow_reuse_port()?;
-        Ok(Common { socket, memory: MappedPort::memory(&RECEIVES)?, at: *at })
+        Ok(Common { socket, memory: OwnedUdpPort::memory(&RECEIVES)?, at: *at })
     }
 
     /// MTU of its interface.
@@ -124,7 +124,7 @@ impl Ends {
     pub(super) fn open(at: &Endpoint, blocks: &Range<u32>) -> gdrcore_core::Result<Ends> {
         let socket = UdpSocket::open(&Endpoint { port: source_port(blocks.start), ..*at }, &SENDS)?;
         socket.refuse_input()?;
-        let memory = [MappedPort::memory(&SENDS)?, MappedPort::memory(&RECEIVES)?];
+        let memory = [OwnedUdpPort::memory(&SENDS)?, OwnedUdpPort::memory(&RECEIVES)?];
         Ok(Ends { socket, memory, blocks: blocks.clone() })
     }
 }
@@ -144,7 +144,7 @@ pub(super) struct Came<'p> {
 
 pub(super) struct Wire {
     at: Endpoint,
-    common: MappedPort,
+    common: OwnedUdpPort,
     /// In the order of the kernel's list of receiving sockets, which begins with `common`. When one
     /// goes, the last takes its place.
     sessions: Vec<Sockets>,
@@ -172,7 +172,7 @@ impl Wire {
         let Common { socket, memory, at } = common;
         let wire = Wire {
             at,
-            common: MappedPort::new(socket, &RECEIVES, memory)?,
+            common: OwnedUdpPort::new(socket, &RECEIVES, memory)?,
             sessions: Vec::with_capacity(SLOTS),
             places: vec![NOWHERE; SLOTS],
             polled: Vec::with_capacity(SLOTS + 1),
@@ -201,8 +201,8 @@ impl Wire {
         let Ends { socket, memory: [sends, receives], blocks } = ends;
         let shared = UdpConfig { flags: udp_flags::REUSE_PORT, ..RECEIVES };
         let ports = UdpSocket::open(&self.at, &shared).and_then(|own| {
-            let tx = MappedPort::new(socket, &SENDS, sends)?;
-            Ok((tx, MappedPort::new(own, &RECEIVES, receives)?))
+            let tx = OwnedUdpPort::new(socket, &SENDS, sends)?;
+            Ok((tx, OwnedUdpPort::new(own, &RECEIVES, receives)?))
         });
         let Ok((tx, rx)) = ports else { return false };
         let slot_token = u64::from(slot);
@@ -376,7 +376,7 @@ fn is_datagram(packets: &[u8]) -> bool {
 
 /// Counts the errors of the network and the kernel for a session's packets.
 #[cold]
-fn take_errors(counters: &Counters, tx: &mut MappedPort, mut unreachable: impl FnMut(&Endpoint)) {
+fn take_errors(counters: &Counters, tx: &mut OwnedUdpPort, mut unreachable: impl FnMut(&Endpoint)) {
     while let Some(e) = tx.take_error() {
         match e.kind {
             ErrorKind::Icmp => {

@@ -104,7 +104,7 @@ fn is_routed(gid: &[u8; 16]) -> bool {
 
 impl Outside {
     /// Whether the tenant may talk to the plain endpoint at an address.
-    pub fn may(&self, gid: &[u8; 16]) -> bool {
+    pub fn is_allowed(&self, gid: &[u8; 16]) -> bool {
         let is_v4 = |gid: &[u8; 16]| std::net::Ipv6Addr::from(*gid).to_ipv4_mapped().is_some();
         let allowed = self.allow.as_ref().is_none_or(|all| all.iter().any(|r| r.contains(gid)));
         let inside = *gid == self.own
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_inside_or_no_endpoint_is_not_outside() {
         let all = outside(None);
-        assert!(all.may(&gid("192.0.2.9")) && all.may(&gid("8.8.8.8")));
+        assert!(all.is_allowed(&gid("192.0.2.9")) && all.is_allowed(&gid("8.8.8.8")));
         for inside in [
             "192.0.2.1",
             "192.0.2.2",
@@ -198,13 +198,13 @@ mod tests {
             "ff02::1",
             "2001:db8::1",
         ] {
-            assert!(!all.may(&gid(inside)), "{inside}");
+            assert!(!all.is_allowed(&gid(inside)), "{inside}");
         }
         let some = outside(Some("192.0.2.8/30"));
-        assert!(some.may(&gid("192.0.2.9")) && !some.may(&gid("192.0.2.12")));
+        assert!(some.is_allowed(&gid("192.0.2.9")) && !some.is_allowed(&gid("192.0.2.12")));
         let six = Outside { own: gid("2001:db8::2"), ..outside(None) };
-        assert!(six.may(&gid("2001:db8::1")) && !six.may(&gid("192.0.2.9")));
-        assert!(!six.may(&gid("fe80::1")) && !six.may(&gid("ff02::1")));
+        assert!(six.is_allowed(&gid("2001:db8::1")) && !six.is_allowed(&gid("192.0.2.9")));
+        assert!(!six.is_allowed(&gid("fe80::1")) && !six.is_allowed(&gid("ff02::1")));
     }
 
     #[test]

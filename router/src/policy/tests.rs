@@ -257,7 +257,7 @@ fn outside_needs_a_host_and_a_port_is_published_once() {
     assert_eq!(ports, [(0x106, 9), (0x111, 9)]);
     let rules = p.outside_of(&p.tenants[0]).unwrap();
     let gid = |last: u8| std::net::Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped().octets();
-    assert!(rules.may(&gid(9)) && !rules.may(&gid(1)) && !rules.may(&gid(2)));
+    assert!(rules.is_allowed(&gid(9)) && !rules.is_allowed(&gid(1)) && !rules.is_allowed(&gid(2)));
     assert_eq!(with("outside = false", "").unwrap().tenants[0].publish, []);
     for text in ["", "outside = false"] {
         let p = with(text, host).unwrap();
@@ -283,7 +283,7 @@ fn outside_needs_a_host_and_a_port_is_published_once() {
     // An `allow` list also applies to plain endpoints.
     let some = with("outside = true\nallow = [\"192.0.2.8/30\"]", host).unwrap();
     let rules = some.outside_of(&some.tenants[0]).unwrap();
-    assert!(rules.may(&gid(9)) && !rules.may(&gid(20)));
+    assert!(rules.is_allowed(&gid(9)) && !rules.is_allowed(&gid(20)));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! The router's first thread makes a table. After that only the permissions and the worker's notes
 //! change, which are atomics.
 
-use super::slots::{Grid, SLOTS};
+use super::slots::{BitMatrix, SLOTS};
 use gdrcore_net::addr::Endpoint;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +69,7 @@ pub struct Far {
     peers: Vec<FarPeer>,
     /// Host, blocks and tenant, in the order of hosts and blocks.
     sources: Vec<(u32, Range<u32>, u32)>,
-    allowed: Grid,
+    allowed: BitMatrix,
 }
 
 impl Far {
@@ -87,7 +87,7 @@ impl Far {
         let mut sources: Vec<_> = peers.iter().enumerate().map(source).collect();
         sources.sort_by_key(|(host, blocks, _)| (*host, blocks.start));
         let hosts = at.into_iter().map(|at| Host { at, silent: Default::default() }).collect();
-        Far { hosts, allowed: Grid::new(SLOTS, peers.len()), peers, sources }
+        Far { hosts, allowed: BitMatrix::new(SLOTS, peers.len()), peers, sources }
     }
 
     /// The tenants; a tenant's index is its number.
@@ -128,7 +128,7 @@ impl Far {
     }
 
     /// Whether a slot's session and a tenant may talk.
-    pub fn may(&self, slot: u16, peer: u32) -> bool {
+    pub fn is_allowed(&self, slot: u16, peer: u32) -> bool {
         self.allowed.get(slot, peer)
     }
 
@@ -243,9 +243,14 @@ mod tests {
         let far = far();
         far.set_allowed(700, 2, true);
         far.set_allowed(701, 3, true);
-        assert!(far.may(700, 2) && far.may(701, 3) && !far.may(700, 3) && !far.may(2, 2));
+        assert!(
+            far.is_allowed(700, 2)
+                && far.is_allowed(701, 3)
+                && !far.is_allowed(700, 3)
+                && !far.is_allowed(2, 2)
+        );
         far.forbid_all(700);
-        assert!(!far.may(700, 2) && far.may(701, 3) && !far.may(700, 99));
+        assert!(!far.is_allowed(700, 2) && far.is_allowed(701, 3) && !far.is_allowed(700, 99));
     }
 
     #[test]

@@ -66,16 +66,19 @@ impl Counters {
 
 /// A matrix of bits. A row is allocated when its first bit is set.
 #[derive(Debug, Default)]
-pub struct Grid {
+pub struct BitMatrix {
     rows: Vec<OnceLock<Vec<AtomicU64>>>,
     /// Words of a row.
     words: usize,
 }
 
-impl Grid {
+impl BitMatrix {
     /// A matrix without a set bit.
-    pub fn new(rows: usize, columns: usize) -> Grid {
-        Grid { rows: (0..rows).map(|_| OnceLock::new()).collect(), words: columns.div_ceil(64) }
+    pub fn new(rows: usize, columns: usize) -> BitMatrix {
+        BitMatrix {
+            rows: (0..rows).map(|_| OnceLock::new()).collect(),
+            words: columns.div_ceil(64),
+        }
     }
 
     /// Whether a bit is set. False outside the matrix.
@@ -116,7 +119,7 @@ pub struct Slots {
     states: Vec<AtomicU8>,
     expelled: Vec<AtomicBool>,
     /// A row for each sender.
-    allowed: Grid,
+    allowed: BitMatrix,
     counters: Vec<Counters>,
     tenants: Vec<Counters>,
 }
@@ -126,7 +129,7 @@ impl Default for Slots {
         Slots {
             states: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
             expelled: (0..SLOTS).map(|_| AtomicBool::new(false)).collect(),
-            allowed: Grid::new(SLOTS, SLOTS),
+            allowed: BitMatrix::new(SLOTS, SLOTS),
             counters: (0..SLOTS).map(|_| Counters::default()).collect(),
             tenants: (0..TENANTS).map(|_| Counters::default()).collect(),
         }
@@ -173,7 +176,7 @@ impl Slots {
     }
 
     /// Whether the session of one slot may reach that of another.
-    pub fn may(&self, from: u16, to: u16) -> bool {
+    pub fn is_allowed(&self, from: u16, to: u16) -> bool {
         self.allowed.get(from, to.into())
     }
 
@@ -213,7 +216,7 @@ mod tests {
         slots.set_allowed(64, 700, true);
         let all = |s: &Slots| -> Vec<(u16, u16)> {
             let pairs = (0..SLOTS as u16).flat_map(|a| (0..SLOTS as u16).map(move |b| (a, b)));
-            pairs.filter(|&(a, b)| s.may(a, b)).collect()
+            pairs.filter(|&(a, b)| s.is_allowed(a, b)).collect()
         };
         assert_eq!(all(&slots), [(3, 3), (3, 700), (64, 700), (700, 3), (700, 64)]);
         slots.set_allowed(700, 3, false);

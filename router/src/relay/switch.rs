@@ -136,7 +136,7 @@ impl Switch {
 
     /// Removes a session.
     pub fn leave(&mut self, slot: u16) {
-        if self.sessions.get_mut(usize::from(slot)).is_some_and(|m| m.take().is_some()) {
+        if self.sessions.get_mut(usize::from(slot)).and_then(Option::take).is_some() {
             self.blocks.iter_mut().filter(|b| **b == slot).for_each(|b| *b = NOBODY);
             self.listens.retain(|(_, of)| *of != slot);
         }
@@ -158,7 +158,7 @@ impl Switch {
     }
 
     fn place(&self, slot: u16) -> Option<&Place> {
-        self.sessions.get(usize::from(slot))?.as_ref().map(|m| &m.place)
+        self.sessions.get(usize::from(slot))?.as_ref().map(|session| &session.place)
     }
 
     /// The address of a session.
@@ -179,13 +179,13 @@ impl Switch {
     ) -> Result<Destination, Refused> {
         let sender = self.place(from).ok_or(Refused::Source)?;
         let network = sender.network;
-        let (qpn, mad) = looked_at(packet, &sender.blocks)?;
+        let (qpn, mad) = check_packet(packet, &sender.blocks)?;
         match mad {
-            Some(mad) => self.manager(now, from, network, to, mad),
-            None => match self.owner(network, to, qpn / QPN_UNIT) {
+            Some(mad) => self.route_mad(now, from, network, to, mad),
+            None => match self.slot_of_block_and_gid(network, to, qpn / QPN_UNIT) {
                 Some(slot) => self.allowed(from, slot),
                 None if self.is_outside(from, to) && qpn > GSI_QPN => Ok(Destination::Outside),
-                None => self.abroad(from, network, to, Some(qpn / QPN_UNIT)),
+                None => self.far_destination(from, network, to, Some(qpn / QPN_UNIT)),
             },
         }
     }
@@ -197,12 +197,12 @@ impl Switch {
     /// [`Refused`]: it has none.
     pub fn route_far(&self, peer: u32, packet: &[u8]) -> Result<u16, Refused> {
         let sender = self.far.peer(peer).ok_or(Refused::Source)?;
-        let (qpn, mad) = looked_at(packet, &sender.blocks)?;
+        let (qpn, mad) = check_packet(packet, &sender.blocks)?;
         let slot = match mad {
-            Some(mad) => self.asked(sender.network, mad)?,
+            Some(mad) => self.slot_of_far_mad(sender.network, mad)?,
             None => self.of_network(sender.network, qpn / QPN_UNIT).ok_or(Refused::Qpn)?,
         };
-        self.far.may(slot, peer).then_some(slot).ok_or(Refused::Policy)
+        self.far.is_allowed(slot, peer).then_some(slot).ok_or(Refused::Policy)
     }
 
     /// The destination of a packet of a plain endpoint.
@@ -211,14 +211,14 @@ impl Switch {
     /// [`Refused`]: it has none. [`Refused::Policy`]: the tenant does not talk to the endpoint.
     pub fn judge_outside(&self, from: &[u8; 16], packet: &[u8]) -> Result<OutsidePacket, Refused> {
         // An endpoint may use any queue pair number as its source.
-        let (qpn, mad) = looked_at(packet, &(0..BLOCKS as u32))?;
+        let (qpn, mad) = check_packet(packet, &(0..BLOCKS as u32))?;
         let slot = match mad.map(Addressee::from_mad) {
             None => self.of_block(qpn / QPN_UNIT).ok_or(Refused::Qpn)?,
             Some(Addressee::Block(block)) => self.of_block(block.into()).ok_or(Refused::Qpn)?,
             Some(Addressee::Service { port_space, port }) => {
                 let (network, gid) =
                     self.published.find(port_space, port).ok_or(Refused::Address)?;
-                self.server(network, &gid, port_space, port).ok_or(Refused::Address)?
+                self.listener_or_any(network, &gid, port_space, port).ok_or(Refused::Address)?
             }
             Some(Addressee::Anyone) => return Err(Refused::Address),
         };
@@ -228,14 +228,14 @@ impl Switch {
 
     /// Whether any session may talk to plain endpoints.
     pub fn talks_outside(&self) -> bool {
-        self.sessions.iter().flatten().any(|m| m.outside.is_some())
+        self.sessions.iter().flatten().any(|session| session.outside.is_some())
     }
 
     /// Whether an address is a plain endpoint's, and the slot may talk to it.
     fn is_outside(&self, slot: u16, gid: &[u8; 16]) -> bool {
         let session = self.sessions.get(usize::from(slot)).and_then(Option::as_ref);
-        let outside = session.and_then(|m| m.outside.as_ref());
-        outside.is_some_and(|outside| outside.may(gid)) && !self.slots.is_expelled(slot)
+        let outside = session.and_then(|session| session.outside.as_ref());
+        outside.is_some_and(|outside| outside.is_allowed(gid)) && !self.slots.is_expelled(slot)
     }
 
     /// The slot that has a block, in any network.
@@ -246,19 +246,19 @@ impl Switch {
     /// The slot that is the destination of a message from another host's connection manager. The
     /// packet goes between hosts' addresses, so the message itself names the destination: by the
     /// number of a connection, or by the address in a request.
-    fn asked(&self, network: u32, mad: &[u8]) -> Result<u16, Refused> {
+    fn slot_of_far_mad(&self, network: u32, mad: &[u8]) -> Result<u16, Refused> {
         match Addressee::from_mad(mad) {
             Addressee::Block(block) => self.of_network(network, block.into()).ok_or(Refused::Qpn),
             Addressee::Service { port_space, port } => {
                 let gid = asked_address(mad).ok_or(Refused::Address)?;
-                self.server(network, &gid, port_space, port).ok_or(Refused::Address)
+                self.listener_or_any(network, &gid, port_space, port).ok_or(Refused::Address)
             }
             Addressee::Anyone => Err(Refused::Address),
         }
     }
 
     /// The tenant of another host that has the address, and the block, if the caller names one.
-    fn abroad(
+    fn far_destination(
         &self,
         from: u16,
         network: u32,
@@ -270,15 +270,15 @@ impl Switch {
             self.far.peer(*peer).is_some_and(|p| block.is_none_or(|b| p.blocks.contains(&b)))
         };
         let peer = peer.filter(of).ok_or(Refused::Qpn)?;
-        self.far.may(from, peer).then_some(Destination::Far(peer)).ok_or(Refused::Policy)
+        self.far.is_allowed(from, peer).then_some(Destination::Far(peer)).ok_or(Refused::Policy)
     }
 
     fn allowed(&self, from: u16, to: u16) -> Result<Destination, Refused> {
-        self.slots.may(from, to).then_some(Destination::Slot(to)).ok_or(Refused::Policy)
+        self.slots.is_allowed(from, to).then_some(Destination::Slot(to)).ok_or(Refused::Policy)
     }
 
     /// The slot that has a block, if the address is its own too.
-    fn owner(&self, network: u32, gid: &[u8; 16], block: u32) -> Option<u16> {
+    fn slot_of_block_and_gid(&self, network: u32, gid: &[u8; 16], block: u32) -> Option<u16> {
         let slot = self.of_network(network, block)?;
         (self.place(slot)?.gid == *gid).then_some(slot)
     }
@@ -290,24 +290,23 @@ impl Switch {
     }
 
     /// The slot that listens at a port of an address; without a listener, any slot of the address.
-    fn server(&self, network: u32, gid: &[u8; 16], space: u16, port: u16) -> Option<u16> {
+    fn listener_or_any(&self, network: u32, gid: &[u8; 16], space: u16, port: u16) -> Option<u16> {
         let key = (network, *gid, space, port);
         let listens = self.listens.binary_search_by_key(&key, |(key, _)| *key).ok();
-        listens.map(|at| self.listens[at].1).or_else(|| self.anyone(network, gid))
+        listens.map(|at| self.listens[at].1).or_else(|| self.any_slot(network, gid))
     }
 
     /// Any slot of an address.
-    fn anyone(&self, network: u32, gid: &[u8; 16]) -> Option<u16> {
-        let there = |m: &Option<Session>| {
-            m.as_ref().is_some_and(|m| m.place.network == network && m.place.gid == *gid)
-        };
-        self.sessions.iter().position(there).map(|slot| slot as u16)
+    fn any_slot(&self, network: u32, gid: &[u8; 16]) -> Option<u16> {
+        let is_there = |s: &Session| s.place.network == network && s.place.gid == *gid;
+        let slot = self.sessions.iter().position(|s| s.as_ref().is_some_and(is_there));
+        slot.map(|slot| slot as u16)
     }
 
     /// The destination of a message of the connection manager. All sessions of an address share
     /// QP1, so the message decides: it names a connection or a port. Without either, or without a
     /// listener there, any of them answers, as a single device would.
-    fn manager(
+    fn route_mad(
         &mut self,
         now: u64,
         from: u16,
@@ -316,7 +315,7 @@ impl Switch {
         mad: &[u8],
     ) -> Result<Destination, Refused> {
         let sender = self.sessions.get_mut(usize::from(from)).and_then(Option::as_mut);
-        if !sender.is_some_and(|m| m.mads.take(now)) {
+        if !sender.is_some_and(|session| session.mads.take(now)) {
             return Err(Refused::Rate);
         }
         let addressee = Addressee::from_mad(mad);
@@ -328,14 +327,16 @@ impl Switch {
                 Addressee::Block(block) => Some(block.into()),
                 _ => None,
             };
-            return self.abroad(from, network, to, block);
+            return self.far_destination(from, network, to, block);
         }
         let slot = match addressee {
-            Addressee::Block(block) => self.owner(network, to, block.into()).ok_or(Refused::Qpn)?,
-            Addressee::Service { port_space, port } => {
-                self.server(network, to, port_space, port).ok_or(Refused::Address)?
+            Addressee::Block(block) => {
+                self.slot_of_block_and_gid(network, to, block.into()).ok_or(Refused::Qpn)?
             }
-            Addressee::Anyone => self.anyone(network, to).ok_or(Refused::Address)?,
+            Addressee::Service { port_space, port } => {
+                self.listener_or_any(network, to, port_space, port).ok_or(Refused::Address)?
+            }
+            Addressee::Anyone => self.any_slot(network, to).ok_or(Refused::Address)?,
         };
         self.allowed(from, slot)
     }
@@ -343,7 +344,10 @@ impl Switch {
 
 /// Checks a packet of a sender with the blocks `own`. Returns the destination queue pair, and the
 /// message if that is QP1.
-fn looked_at<'p>(packet: &'p [u8], own: &Range<u32>) -> Result<(u32, Option<&'p [u8]>), Refused> {
+fn check_packet<'p>(
+    packet: &'p [u8],
+    own: &Range<u32>,
+) -> Result<(u32, Option<&'p [u8]>), Refused> {
     let (body, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Refused::Frame)?;
     let (run, payload) = Run::parse_packet(body).map_err(|_| Refused::Frame)?;
     if run.dest_qpn == GSI_QPN {

@@ -456,8 +456,8 @@ mod tests {
         let n = b.receive(&mut buf).unwrap();
         assert!(matches!(parse(&buf[..n]), Some((1, Received::Packets(p))) if p == packets));
         let mut t = Table::EMPTY;
-        t.revise(7);
-        t.set(7, 3, 7, 1);
+        t.begin_next_version(7);
+        t.set(7, 3, 7..8);
         assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::TableUpdate(&t)), Delivery::Sent);
         let n = b.receive(&mut buf).unwrap();
         assert!(matches!(parse(&buf[..n]), Some((1, Received::TableUpdate(x)))

@@ -97,8 +97,8 @@ pub enum ForEngine<'a> {
 pub enum Owner {
     /// This device.
     Local,
-    /// None: a member sent the packet to itself, as a probe.
-    Probe,
+    /// None: a member sent the packet to itself, as a test.
+    SelfTest,
     /// The owner of a block.
     Block(u16),
 }
@@ -299,7 +299,7 @@ impl Member {
         if qpn.wrapping_sub(self.qpn_base) < self.qpn_count {
             Owner::Local
         } else if qpn >= CHECK {
-            Owner::Probe
+            Owner::SelfTest
         } else if qpn < 16 {
             // The standard's own QPNs, QP1 among them, belong to all members.
             Owner::Block(0)

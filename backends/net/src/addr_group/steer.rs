@@ -229,7 +229,7 @@ mod tests {
 
     fn table(owners: &[(u16, u16)]) -> Table {
         let mut t = Table::EMPTY;
-        owners.iter().for_each(|&(b, i)| t.set(b, i, b, 1));
+        owners.iter().for_each(|&(b, i)| t.set(b, i, b..b + 1));
         t
     }
 
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn the_largest_program_is_one_the_kernel_can_take() {
         let mut t = Table::EMPTY;
-        (1..=BLOCK_MAX).for_each(|b| t.set(b, b, b, 1));
+        (1..=BLOCK_MAX).for_each(|b| t.set(b, b, b..b + 1));
         t.set_services(1, 0..1000);
         let mut code = room();
         let p = Program::new(&mut code, &t);

@@ -10,6 +10,7 @@
 //! Plain data and bytes; no system calls.
 
 use super::numbers::BLOCK_MAX;
+use core::ops::Range;
 
 /// Entries that a table can have: one per block.
 pub const ENTRIES: usize = BLOCK_MAX as usize + 1;
@@ -57,7 +58,7 @@ impl Table {
     }
 
     /// Version and author, which order tables.
-    pub fn age(&self) -> (u64, u16) {
+    pub fn order_key(&self) -> (u64, u16) {
         (self.version, self.author)
     }
 
@@ -72,20 +73,20 @@ impl Table {
     }
 
     /// The highest index; `None`: no entries.
-    pub fn last_index(&self) -> Option<u16> {
+    pub fn max_index(&self) -> Option<u16> {
         self.entries().iter().map(|e| e.1).max()
     }
 
     /// Begins the next version, written by this block.
-    pub fn revise(&mut self, author: u16) {
+    pub fn begin_next_version(&mut self, author: u16) {
         self.version += 1;
         self.author = author;
     }
 
-    /// Gives a block an index. Other blocks lose that index, except for the `count` blocks from
-    /// `from` on, which one process owns together.
-    pub fn set(&mut self, block: u16, index: u16, from: u16, count: u16) {
-        self.retain(|b, i| b != block && (i != index || b.wrapping_sub(from) < count));
+    /// Gives a block an index. Other blocks lose that index, except for those of `owned`, which one
+    /// process owns together.
+    pub fn set(&mut self, block: u16, index: u16, owned: Range<u16>) {
+        self.retain(|b, i| b != block && (i != index || owned.contains(&b)));
         let at = self.entries().partition_point(|e| e.0 < block);
         let len = usize::from(self.len);
         if len == ENTRIES {
@@ -114,12 +115,12 @@ impl Table {
     }
 
     /// Whether there is no room for another service.
-    pub fn has_all_services(&self) -> bool {
+    pub fn services_are_full(&self) -> bool {
         usize::from(self.services_len) == self.services.len()
     }
 
     /// The number of sockets that the entries name.
-    pub fn sockets(&self) -> u16 {
+    pub fn socket_count(&self) -> u16 {
         let mut seen = [0u64; INDEX_MAX as usize / 64];
         self.entries().iter().for_each(|e| seen[usize::from(e.1) / 64] |= 1 << (e.1 % 64));
         seen.iter().map(|w| w.count_ones()).sum::<u32>() as u16
@@ -207,9 +208,9 @@ mod tests {
 
     fn table(entries: &[(u16, u16)]) -> Table {
         let mut t = Table::EMPTY;
-        t.revise(1);
+        t.begin_next_version(1);
         for &(b, i) in entries {
-            t.set(b, i, b, 1);
+            t.set(b, i, b..b + 1);
         }
         t
     }
@@ -218,13 +219,13 @@ mod tests {
     fn an_index_has_one_owner() {
         let mut t = table(&[(5, 0), (3, 1), (9, 2)]);
         assert_eq!(t.entries(), [(3, 1), (5, 0), (9, 2)]);
-        t.set(7, 0, 7, 1);
+        t.set(7, 0, 7..8);
         assert_eq!(t.entries(), [(3, 1), (7, 0), (9, 2)]);
-        t.set(8, 0, 7, 2);
+        t.set(8, 0, 7..9);
         assert_eq!(t.entries(), [(3, 1), (7, 0), (8, 0), (9, 2)], "one process, two blocks");
         assert!(t.remove(9) && !t.remove(9));
         assert_eq!(
-            (t.index_of(3), t.index_of(4), t.last_index(), t.sockets()),
+            (t.index_of(3), t.index_of(4), t.max_index(), t.socket_count()),
             (Some(1), None, Some(1), 2)
         );
     }
@@ -249,8 +250,8 @@ mod tests {
         let n = t.emit(&mut b);
         let back = Table::parse(&b[..n]).unwrap();
         assert_eq!(
-            (back.age(), back.entries(), back.services()),
-            (t.age(), t.entries(), t.services())
+            (back.order_key(), back.entries(), back.services()),
+            (t.order_key(), t.entries(), t.services())
         );
         for cut in 0..n {
             assert!(Table::parse(&b[..cut]).is_none());

@@ -244,7 +244,7 @@ calls! { DEVICE_CALLS: impl Device, |own| own.device;
             own.polled.fetch_add(got as u64, Ordering::Relaxed);
             if got == most && most < n {
                 fault_log::count_one();
-                self.device.cq_renew(cq)?;
+                self.device.cq_raise_pending(cq)?;
             }
             Ok(got)
         }

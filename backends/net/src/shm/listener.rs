@@ -86,8 +86,8 @@ pub(super) enum LinkEvent {
     Idle,
     /// The other end has sent a wake-up.
     Wake,
-    /// The other end requests a grant; true: by address.
-    Request(GrantRequest, bool),
+    /// The other end requests a grant.
+    Request { request: GrantRequest, by_address: bool },
     /// The other end grants memory: the descriptor's, or by address.
     Grant(Grant, Option<Foreign>),
     /// The other end has closed the socket, or has sent an unknown message.
@@ -107,8 +107,8 @@ impl LinkSocket {
     }
 
     /// Sets whether a descriptor may come: only after this end has requested memory.
-    pub(super) fn expect_memory(&mut self, some: bool) {
-        self.fd.expect(some);
+    pub(super) fn allow_descriptor(&mut self, allowed: bool) {
+        self.fd.expect(allowed);
     }
 
     /// Readable when a wake-up, a message or the end of the other process waits.
@@ -143,10 +143,11 @@ impl LinkSocket {
         let said = &bytes[..len.min(bytes.len())];
         match (said, fds, fd) {
             ([_], 0, None) => LinkEvent::Wake,
-            (_, 0, None) if said.len() < GRANT_LEN => GrantRequest::parse(said)
-                .map_or(LinkEvent::Closed, |(request, by_address)| {
-                    LinkEvent::Request(request, by_address)
-                }),
+            (_, 0, None) if said.len() < GRANT_LEN => {
+                GrantRequest::parse(said).map_or(LinkEvent::Closed, |(request, by_address)| {
+                    LinkEvent::Request { request, by_address }
+                })
+            }
             (_, 0, None) => Grant::parse(said, true)
                 .map_or(LinkEvent::Closed, |grant| LinkEvent::Grant(grant, None)),
             (_, 1, Some(fd)) => Grant::parse(said, false)

@@ -2,8 +2,8 @@
 
 use super::SoftEngine;
 use crate::clock::now_ns;
-use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::cm::mad::MAD_LEN;
+use gdrcore_core::cm::other_mads::OtherMad;
 use gdrcore_core::cm::types::ConnParam;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
@@ -23,12 +23,12 @@ impl SoftEngine {
         done
     }
 
-    /// [`super::SoftDevice::send_general`].
-    pub(super) fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+    /// [`super::SoftDevice::send_other_mad`].
+    pub(super) fn send_other_mad(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
         self.check_datagrams(to)?;
         self.manage(|g, _| {
             let peer = g.address(to)?;
-            g.cm().send_general(Datagram { peer, mad: *mad })
+            g.cm().send_other_mad(OtherMad { peer, mad: *mad })
         })
     }
 

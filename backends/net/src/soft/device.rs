@@ -55,10 +55,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const MAX_ENGINES: usize = MAX_SIBLINGS;
 
 /// Place of an engine's number in a handle, above the index.
-const NUMBER_SHIFT: u32 = 16;
+const ENGINE_SHIFT: u32 = 16;
 /// Most entries in a table of an engine: no table is configured larger or grows beyond this.
-const MAX_INDEX: u32 = 1 << NUMBER_SHIFT;
-const NUMBER: u64 = 0xff << NUMBER_SHIFT;
+const MAX_INDEX: u32 = 1 << ENGINE_SHIFT;
+const ENGINE_MASK: u64 = 0xff << ENGINE_SHIFT;
 
 /// Threads that a device tells apart by their order.
 const THREADS: usize = 256;
@@ -87,7 +87,7 @@ impl Threads {
 pub struct SoftDevice {
     engines: Engines,
     /// The bits of a handle that are the number of its engine; 0 for one engine.
-    number: u64,
+    engine_mask: u64,
     plan: Plan,
     /// Held by calls that make and end objects of the whole device, and by those that name a
     /// protection domain.
@@ -96,7 +96,7 @@ pub struct SoftDevice {
     /// The descriptors of all engines; `None`: there is one engine, whose own a program uses.
     waiter: Option<Waiter>,
     /// An engine was made since the last arming.
-    is_new: AtomicBool,
+    has_unarmed_engine: AtomicBool,
     fork: ForkGuard,
     /// The engine at which the next search for an event begins.
     next_event: AtomicUsize,
@@ -190,12 +190,12 @@ impl SoftDevice {
         let device: &'static SoftDevice = unsafe {
             write_fields!(place, SoftDevice {
                 engines: Engines::new(most),
-                number: if most > 1 { NUMBER } else { 0 },
+                engine_mask: if most > 1 { ENGINE_MASK } else { 0 },
                 plan: plan,
                 control: Mutex::default(),
                 threads: Mutex::default(),
                 waiter: waiter,
-                is_new: AtomicBool::new(false),
+                has_unarmed_engine: AtomicBool::new(false),
                 fork: ForkGuard::new(),
                 next_event: AtomicUsize::new(0),
                 crossing_qps: AtomicU64::new(0),
@@ -258,8 +258,8 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::StaleHandle`], `Error::OwnerDead`.
-    pub fn cq_renew(&self, cq: Handle) -> Result<()> {
-        self.in_rings(cq, SoftEngine::cq_renew)
+    pub fn cq_raise_pending(&self, cq: Handle) -> Result<()> {
+        self.in_rings(cq, SoftEngine::cq_raise_pending)
     }
 
     /// The engine of a device that can have only one: posts and polls then skip the look-up of the
@@ -280,7 +280,7 @@ impl SoftDevice {
     /// The engine whose number is in a handle, and the handle there.
     #[inline(always)]
     fn resolve(&self, h: Handle) -> Result<(usize, &'static SoftEngine, Handle)> {
-        let k = ((h & self.number) >> NUMBER_SHIFT) as usize;
+        let k = ((h & self.engine_mask) >> ENGINE_SHIFT) as usize;
         match self.engines.get(k) {
             Some(engine) => Ok((k, engine, self.engine_handle(h))),
             None => Err(of_no_engine(h)),
@@ -290,7 +290,7 @@ impl SoftDevice {
     /// The engine's form of a handle that the program gave.
     #[inline(always)]
     fn engine_handle(&self, h: Handle) -> Handle {
-        h & !self.number
+        h & !self.engine_mask
     }
 
     /// The engine of the calling thread, made if it is not. Not under [`SoftDevice::control`].
@@ -330,7 +330,7 @@ impl SoftDevice {
 /// The program's form of a handle of an engine.
 #[inline(always)]
 fn program_handle(k: usize, h: Handle) -> Handle {
-    h | (k as u64) << NUMBER_SHIFT
+    h | (k as u64) << ENGINE_SHIFT
 }
 
 #[cold]

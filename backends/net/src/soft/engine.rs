@@ -117,25 +117,25 @@ impl SoftEngine {
     #[inline(always)]
     pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let (index, cq) = self.engine.cq(cq)?;
-        self.poll_found(index, cq, wc).map(|n| n as usize).ok_or_else(polled)
+        self.poll_cq_at(index, cq, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
-    /// A CQ for [`SoftEngine::poll_found`].
+    /// A CQ for [`SoftEngine::poll_cq_at`].
     ///
     /// # Errors
     /// [`gdrcore_core::error::Error::StaleHandle`].
     #[inline(always)]
-    pub fn found_cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
+    pub fn resolve_cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
         self.engine.cq(cq)
     }
 
     /// As `Device::poll_cq`, of the CQ at an index, which was looked up. The count is not more than
     /// `wc` has room for. `None`: another thread polls the CQ.
     #[inline(always)]
-    pub fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
+    pub fn poll_cq_at(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         // Completions that wait are taken without a round. Most polls find none, and run a round.
         match cq.ring.is_empty() {
-            false => self.take_found(cq, wc),
+            false => self.take_completions_of(cq, wc),
             true => self.poll_after_round(index, cq, wc),
         }
     }
@@ -211,7 +211,7 @@ impl SoftEngine {
     /// round may be left to that thread.
     #[inline(always)]
     fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
-        if self.rests() {
+        if self.skip_round_at_rest() {
             return Some(0);
         }
         if wc.is_empty() {
@@ -375,9 +375,10 @@ impl SoftEngine {
         self.lock()?.disarm_cq(cq)
     }
 
-    /// As [`SoftDevice::cq_renew`](super::SoftDevice::cq_renew), of a ring of this engine.
-    pub(super) fn cq_renew(&self, cq: Handle) -> Result<()> {
-        self.lock()?.cq_renew(cq)
+    /// As [`SoftDevice::cq_raise_pending`](super::SoftDevice::cq_raise_pending), of a ring of this
+    /// engine.
+    pub(super) fn cq_raise_pending(&self, cq: Handle) -> Result<()> {
+        self.lock()?.cq_raise_pending(cq)
     }
 
     /// `Device::qp_create`.

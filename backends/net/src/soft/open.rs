@@ -217,7 +217,7 @@ unsafe fn start_engine(
         (&*at, (*place).port.get_mut(), &(*place).via)
     };
     let Some(mut g) = engine.try_lock() else { return Ok(()) };
-    g.set_shared(port.net.is_some() || port.router.relay.is_some());
+    g.set_address_shared(port.net.is_some() || port.router.relay.is_some());
     set_socket_rules(&mut g, port.net.as_ref().map(UdpPort::local));
     if let Some(memory) = port.injector().and_then(|faults| faults.memory()) {
         g.set_host_memory(memory);
@@ -228,7 +228,7 @@ unsafe fn start_engine(
         g.leave_receipts(receipts);
     }
     if via.is_some() {
-        g.set_unnumbered();
+        g.set_idents_zero();
     }
     if let Some(siblings) = siblings {
         g.set_sibling_qpns(siblings.qpns);

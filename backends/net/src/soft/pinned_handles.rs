@@ -91,7 +91,7 @@ impl PinnedCq {
     /// The CQ is still pinned, its device open, and the process the one that opened it.
     #[inline(always)]
     pub unsafe fn poll(&self, wc: &mut [Wc]) -> Result<usize> {
-        let found = self.device.poll_found(self.index, self.cq, wc);
+        let found = self.device.poll_cq_at(self.index, self.cq, wc);
         found.map(|n| n as usize).ok_or_else(polled)
     }
 }

@@ -73,7 +73,7 @@ impl SoftEngine {
         let Some(qpn) = dest_qpn.filter(|&qpn| *to == self.local && !g.owns(qpn)) else { return };
         let link = siblings.engine_of(qpn).and_then(|k| self.sibling_link(port, siblings, k));
         if link.is_some() {
-            g.set_elsewhere(true);
+            g.set_own_address_remote(true);
             g.set_link(link);
         }
     }

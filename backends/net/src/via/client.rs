@@ -89,7 +89,7 @@ impl Client {
             return Ok(if awaited { Step::Answer(e) } else { Step::Nothing });
         }
         match e.message {
-            Message::Link(link) if link.flags & !link_flag::NO_LOANS == 0 => {
+            Message::Link(link) if link.flags & !link_flag::NO_GRANTS == 0 => {
                 Ok(Step::Link(e.seq, link))
             }
             Message::RouteEvent(event) => Ok(Step::Event(event)),

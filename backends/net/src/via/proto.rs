@@ -99,7 +99,7 @@ pub mod route_kind {
 /// Bits of [`Routed::flags`] and [`Link::flags`].
 pub mod link_flag {
     /// No memory is granted over the link: its ends belong to different tenants.
-    pub const NO_LOANS: u32 = 1;
+    pub const NO_GRANTS: u32 = 1;
 }
 
 /// Values of [`RouteEvent::event`].

@@ -104,7 +104,7 @@ pub struct Direct {
 impl Direct {
     /// Whether memory may be granted over the link.
     pub fn may_grant(&self) -> bool {
-        self.routed.flags & link_flag::NO_LOANS == 0
+        self.routed.flags & link_flag::NO_GRANTS == 0
     }
 }
 
@@ -276,7 +276,7 @@ impl Session {
         match step.map_err(|e| self.broken(format_args!("{e:?}")))? {
             Step::Answer(e) => return Ok(Received::Answer(e, came.fds)),
             Step::Link(seq, link) => {
-                let may_grant = link.flags & link_flag::NO_LOANS == 0;
+                let may_grant = link.flags & link_flag::NO_GRANTS == 0;
                 let arrival = came.fds[0].take().map(|fd| {
                     inner.aside.push(Arrival::Link {
                         gid: link.gid,

@@ -299,7 +299,7 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
 /// Whether a record seems to be of DC, and the [`shape`] that it seems to have, by the first of its
 /// words. They choose the function that reads it, and checks that. `None`: it has none.
 #[inline(always)]
-pub fn seems(w: impl Words) -> Option<(bool, u8)> {
+pub fn shape_of(w: impl Words) -> Option<(bool, u8)> {
     let op = Head::from_base([w.word(0), 0, 0]).op;
     match op {
         Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => Some((false, shape::SEND)),

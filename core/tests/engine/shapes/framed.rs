@@ -210,7 +210,7 @@ impl World {
             }
             let (segment, first) = (packet.len(), i as u16);
             let data = &packet[..];
-            let arrival = Arrival { src, first, segment, data, ecn: marked, late: now };
+            let arrival = Arrival { src, first, segment, data, ecn_ce: marked, recent: now };
             g.handle_arrival(&arrival, || now);
         }
     }

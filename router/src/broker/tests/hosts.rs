@@ -76,7 +76,7 @@ fn a_route_to_another_host_is_relayed_and_no_other_is_made() {
     b.broker.set_mtu(1024);
     let (blue, _) = b.with_rings(1);
     let r = routed(&mut b, blue, GOLD);
-    assert_eq!((r.kind, r.mtu, r.flags), (route_kind::RELAYED, 1024, link_flag::NO_LOANS));
+    assert_eq!((r.kind, r.mtu, r.flags), (route_kind::RELAYED, 1024, link_flag::NO_GRANTS));
     assert_eq!(r.qpns, (5 * QPN_UNIT, 2 * QPN_UNIT));
     assert_eq!(routed(&mut b, blue, GOLD - 1).route, r.route, "one route to an address");
     let no = b.refused(blue, gid(7), 7 * QPN_UNIT);

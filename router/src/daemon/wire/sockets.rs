@@ -7,7 +7,7 @@ use gdrcore_core::wire::{Flow, Hop};
 use gdrcore_net::addr::{endpoint, peer_addr, Endpoint};
 use gdrcore_net::port::{Burst, TxOutcome};
 use gdrcore_net::shm::relay::{Packet, PACKET_MAX};
-use gdrcore_net::udp::{MappedPort, MAX_BURST};
+use gdrcore_net::udp::{OwnedUdpPort, MAX_BURST};
 use std::ops::Range;
 
 /// A burst that is being put together.
@@ -43,8 +43,8 @@ pub(super) struct Held {
 /// The sockets of a session.
 pub(super) struct Sockets {
     pub(super) slot: u16,
-    pub(super) tx: MappedPort,
-    pub(super) rx: MappedPort,
+    pub(super) tx: OwnedUdpPort,
+    pub(super) rx: OwnedUdpPort,
     pub(super) blocks: Range<u32>,
     pub(super) open: Option<Open>,
     pub(super) hop: Hop,

@@ -14,7 +14,7 @@ impl Member {
         self.table.remove(gone);
         // The kernel moves the last socket of its list into the place of one that closes. The table
         // may lack the sockets of members that never ran, so any socket may have been the last.
-        if self.index.is_some_and(|i| i >= self.table.sockets()) {
+        if self.index.is_some_and(|i| i >= self.table.socket_count()) {
             self.find_index(now, true);
         } else {
             self.checked_ns = 0;

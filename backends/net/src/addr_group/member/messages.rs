@@ -141,8 +141,9 @@ impl Member {
 
     fn adopt_table(&mut self, now: u64, from: u16, table: &Table) {
         self.note_known(from);
-        if table.age() <= self.table.age() {
-            if table.age() < self.table.age() && self.table.age().1 == self.block {
+        if table.order_key() <= self.table.order_key() {
+            if table.order_key() < self.table.order_key() && self.table.order_key().1 == self.block
+            {
                 // The sender has attached the program of an older table. This member attaches the
                 // newer one again and sends it, as its author.
                 let newer = self.table;
@@ -152,7 +153,7 @@ impl Member {
             return;
         }
         // Two tables of one version: the program attached last may be that of the table that lost.
-        let tie = self.attached.0 == table.age().0;
+        let tie = self.attached.0 == table.order_key().0;
         self.note_former(now, table);
         self.table = *table;
         for &(block, _) in table.entries() {

@@ -75,9 +75,10 @@ impl Member {
     /// Enters the own blocks, index and services in the next version of the table.
     pub(super) fn list_own(&mut self) {
         let Some(index) = self.index else { return };
-        self.table.revise(self.block);
-        for block in self.block..self.block + self.count {
-            self.table.set(block, index, self.block, self.count);
+        self.table.begin_next_version(self.block);
+        let owned = self.block..self.block + self.count;
+        for block in owned.clone() {
+            self.table.set(block, index, owned.clone());
         }
         self.table.set_services(self.block, self.services.iter().flatten().map(|s| s.name));
     }
@@ -95,7 +96,7 @@ impl Member {
         let listed = self.table.services().iter().filter(|s| s.1 == self.block);
         let wanted = self.services.iter().flatten().count();
         listed.clone().all(|s| own(s.0))
-            && (listed.count() == wanted || self.table.has_all_services())
+            && (listed.count() == wanted || self.table.services_are_full())
     }
 
     /// If exactly one owner and one index remain, enters them together. So packets are steered to a
@@ -115,7 +116,7 @@ impl Member {
         let taken = |i: u16| self.index == Some(i) || self.table.entries().iter().any(|e| e.1 == i);
         let mut free = (0..=others).filter(|&i| !taken(i));
         if let (Some(index), None) = (free.next(), free.next()) {
-            self.table.set(block, index, block, 1);
+            self.table.set(block, index, block..block + 1);
         }
     }
 
@@ -136,7 +137,7 @@ impl Member {
         match Program::new(&mut self.program, &self.table).attach(self.socket) {
             Ok(()) => {
                 self.counters.attached += 1;
-                self.attached = self.table.age();
+                self.attached = self.table.order_key();
             }
             Err(e) => {
                 self.counters.refused += 1;
@@ -216,12 +217,7 @@ impl Member {
     /// A range larger than the number of known sockets, with room for members that join meanwhile.
     fn first_range(&self) -> u16 {
         let others = self.known.iter().map(|w| w.count_ones()).sum::<u32>() as u16;
-        self.table
-            .last_index()
-            .map_or(0, |i| i + 1)
-            .max(others + 1)
-            .saturating_add(4)
-            .min(INDEX_MAX)
+        self.table.max_index().map_or(0, |i| i + 1).max(others + 1).saturating_add(4).min(INDEX_MAX)
     }
 
     /// A block that another member has by the table.
@@ -272,7 +268,7 @@ impl Member {
     /// only those with the own number count. Returns false if the length differs, so no member can
     /// have sent it.
     #[cold]
-    pub fn take_probe(&mut self, packet: &[u8]) -> bool {
+    pub fn take_self_test(&mut self, packet: &[u8]) -> bool {
         if packet.len() != SELF_LEN {
             return false;
         }

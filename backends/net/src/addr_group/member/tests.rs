@@ -83,7 +83,7 @@ impl One {
             let r = self.udp.rx_get(i);
             match self.member.owner_of(r.data) {
                 Owner::Local => direct += 1,
-                Owner::Probe => _ = self.member.take_probe(r.data),
+                Owner::SelfTest => _ = self.member.take_self_test(r.data),
                 Owner::Block(b) => {
                     let (src, grh) = (endpoint(&r.src), r.src.grh());
                     let p = Packets { src, seg: r.seg, first: 0, grh, data: r.data };
@@ -391,8 +391,8 @@ fn members_recover_from_a_forged_packet_to_oneself_and_a_wrong_table() {
     }
     let before = members[0].member.counters.attached;
     for _ in 0..1000 {
-        assert!(members[0].member.take_probe(&[0xff; own_index::SELF_LEN]));
-        assert!(!members[0].member.take_probe(&[]), "no member's");
+        assert!(members[0].member.take_self_test(&[0xff; own_index::SELF_LEN]));
+        assert!(!members[0].member.take_self_test(&[]), "no member's");
     }
     settle(&mut members);
     assert_eq!(members[0].member.counters.attached, before);
@@ -400,10 +400,10 @@ fn members_recover_from_a_forged_packet_to_oneself_and_a_wrong_table() {
     // the newest table is right.
     let mut wrong = members[0].member.table;
     for _ in 0..100 {
-        wrong.revise(BLOCK_MAX);
+        wrong.begin_next_version(BLOCK_MAX);
     }
-    wrong.set(5, 7, 5, 1);
-    wrong.set(9, 0, 9, 1);
+    wrong.set(5, 7, 5..6);
+    wrong.set(9, 0, 9..10);
     let now = now_ns();
     for m in &mut members {
         m.member.read(now, 77, &Received::TableUpdate(wrong));
@@ -425,11 +425,11 @@ fn a_packet_to_oneself_counts_only_with_the_own_number() {
     m.begin(Phase::Probing { range: 4, lowest: None, received: 0 }, now_ns(), u64::MAX / 2);
     for number in [0, m.nonce ^ 1, !m.nonce] {
         packet[12..20].copy_from_slice(&number.to_le_bytes());
-        m.take_probe(&packet);
+        m.take_self_test(&packet);
         assert_eq!(m.phase, Phase::Probing { range: 4, lowest: None, received: 0 });
     }
     packet[12..20].copy_from_slice(&m.nonce.to_le_bytes());
-    m.take_probe(&packet);
+    m.take_self_test(&packet);
     assert_eq!(m.phase, Phase::Probing { range: 4, lowest: Some(1), received: 1 });
 }
 
@@ -443,20 +443,20 @@ fn an_older_table_changes_nothing() {
     }
     let current = members[0].member.table;
     let mut older = Table::EMPTY;
-    older.revise(BLOCK_MAX);
-    older.set(5, 3, 5, 1);
-    older.set(9, 4, 9, 1);
-    assert!(older.age() < current.age());
+    older.begin_next_version(BLOCK_MAX);
+    older.set(5, 3, 5..6);
+    older.set(9, 4, 9..10);
+    assert!(older.order_key() < current.order_key());
     for m in &mut members {
         m.member.read(now_ns(), 77, &Received::TableUpdate(older));
         assert_eq!(m.member.table.entries(), current.entries());
     }
     // The newer of two versions counts, in either order.
     let mut newer = current;
-    newer.revise(BLOCK_MAX);
+    newer.begin_next_version(BLOCK_MAX);
     members[0].member.read(now_ns(), 77, &Received::TableUpdate(newer));
     members[0].member.read(now_ns(), 77, &Received::TableUpdate(current));
-    assert_eq!(members[0].member.table.age(), newer.age());
+    assert_eq!(members[0].member.table.order_key(), newer.order_key());
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl Link {
         let mut all = Vec::new();
         loop {
             match self.theirs.next_event() {
-                LinkEvent::Request(request, by_address) => {
+                LinkEvent::Request { request, by_address } => {
                     assert_eq!(by_address, self.by_address);
                     all.push(request);
                 }

@@ -130,9 +130,9 @@ fn no_descriptor_comes_after_the_hello_but_memory_that_was_asked_for() {
     }
     assert!(theirs.receive().unwrap().is_some());
     assert!(is_refused(ours.fd()), "the reader takes one after the hello");
-    ours.expect_memory(true);
+    ours.allow_descriptor(true);
     assert!(!is_refused(theirs.fd()));
-    ours.expect_memory(false);
+    ours.allow_descriptor(false);
     assert!(is_refused(theirs.fd()), "the writer takes one that it has not asked for");
     assert!(matches!(ours.next_event(), LinkEvent::Closed), "one that came before");
 }

@@ -84,7 +84,7 @@ impl ShmPort {
             let (requested, from) = (&mut self.requested, link.from);
             let may_grant = inbound.brokered.is_none_or(|b| b.may_grant);
             link.gone |= inbound.socket.for_each_event(|event| match event {
-                LinkEvent::Request(request, by_address) if may_grant => {
+                LinkEvent::Request { request, by_address } if may_grant => {
                     // Without a free entry the request is dropped; the peer repeats it.
                     if let Some(free) = requested.iter_mut().find(|r| r.is_none()) {
                         let inbound = i as u16;

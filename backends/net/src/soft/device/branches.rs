@@ -95,7 +95,7 @@ impl SoftDevice {
         if shared.beside.branches.next() != 0 {
             return self.poll_in_turn(cq, wc);
         }
-        engine.poll_found(index, shared, wc).map(|n| n as usize).ok_or_else(polled)
+        engine.poll_cq_at(index, shared, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
     /// `Device::take_completions`. A CQ of several engines is polled as by `Device::poll_cq`.

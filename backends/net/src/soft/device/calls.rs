@@ -94,7 +94,7 @@ impl SoftDevice {
 
 /// Checks that the program's memory is mapped, and installs the fault handlers. Without the lock:
 /// populating gigabytes takes a while.
-fn probe(reg: &MrReg) -> Result<()> {
+fn check_mapped(reg: &MrReg) -> Result<()> {
     fault::install()?;
     if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
         fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
@@ -194,7 +194,7 @@ impl Device for SoftDevice {
 
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         self.fork.check()?;
-        probe(reg)?;
+        check_mapped(reg)?;
         let _control = self.control()?;
         self.in_all(
             |engine| engine.lock()?.mr_reg(reg),
@@ -206,7 +206,7 @@ impl Device for SoftDevice {
     /// The range changes for all engines in one step.
     fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         self.fork.check()?;
-        probe(reg)?;
+        check_mapped(reg)?;
         let _control = self.control()?;
         let attr = self.with_all(|all| {
             for held in &*all {
@@ -487,7 +487,7 @@ impl Device for SoftDevice {
         if let Some(waiter) = &self.waiter {
             // Pairs with the maker's Release: a thread that sees this sees the new engine and arms
             // it.
-            if self.is_new.swap(false, Ordering::Acquire) {
+            if self.has_unarmed_engine.swap(false, Ordering::Acquire) {
                 waiter.drain();
             }
         }

@@ -4,8 +4,8 @@ use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::soft::peers::witness;
 use crate::soft::SoftEngine;
-use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::cm::mad::MAD_LEN;
+use gdrcore_core::cm::other_mads::OtherMad;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::cm::Cm;
 use gdrcore_core::device::{CmDevice, Device};
@@ -89,8 +89,8 @@ impl SoftDevice {
     /// [`gdrcore_core::Error::Again`]: others have yet to leave. [`gdrcore_core::Error::Invalid`]:
     /// the class, or no address of one host. [`gdrcore_core::Error::Unsupported`]: a router that
     /// carries no datagrams.
-    pub fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
-        self.manager().send_general(to, mad)
+    pub fn send_other_mad(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+        self.manager().send_other_mad(to, mad)
     }
 
     /// Takes the next datagram of another management class, from any engine: a packet to QP1 that
@@ -100,9 +100,9 @@ impl SoftDevice {
     /// [`gdrcore_core::Error::OwnerDead`]: in a child of fork.
     ///
     /// [`EventSink::general_event`]: crate::soft::EventSink::general_event
-    pub fn take_general(&self) -> Result<Option<Datagram>> {
+    pub fn take_other_mad(&self) -> Result<Option<OtherMad>> {
         for engine in self.engines.iter() {
-            if let Some(found) = engine.lock()?.cm().take_general() {
+            if let Some(found) = engine.lock()?.cm().take_other_mad() {
                 return Ok(Some(found));
             }
         }

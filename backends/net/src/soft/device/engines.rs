@@ -269,7 +269,7 @@ impl SoftDevice {
         if let Some(waiter) = &self.waiter {
             waiter.notify();
         }
-        self.is_new.store(true, Ordering::Release);
+        self.has_unarmed_engine.store(true, Ordering::Release);
         Ok(engine)
     }
 

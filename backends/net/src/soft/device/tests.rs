@@ -17,8 +17,8 @@ fn a_handle_names_its_engine() {
     for (k, h) in
         [(0, 0x0000_0001_0500_0000u64), (63, 0xffff_ffff_0500_ffff), (7, 0x0000_0003_0000_c401)]
     {
-        assert_eq!(h & NUMBER, 0, "an index has 16 bits");
+        assert_eq!(h & ENGINE_MASK, 0, "an index has 16 bits");
         let given = program_handle(k, h);
-        assert_eq!((given & !NUMBER, (given & NUMBER) >> NUMBER_SHIFT), (h, k as u64));
+        assert_eq!((given & !ENGINE_MASK, (given & ENGINE_MASK) >> ENGINE_SHIFT), (h, k as u64));
     }
 }

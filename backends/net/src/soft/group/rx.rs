@@ -15,13 +15,13 @@ use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
 
-/// Passes received packets of this device to the engine and forwards the others. `late`: the time
+/// Passes received packets of this device to the engine and forwards the others. `recent`: the time
 /// of an earlier round. Returns the packets handled.
 #[inline]
 pub(in crate::soft) fn receive_shared(
     g: &mut Guard<'_>,
     member: &mut Member,
-    late: u64,
+    recent: u64,
     mut now: impl FnMut() -> u64,
     r: &RxPacket<'_>,
 ) -> usize {
@@ -29,11 +29,11 @@ pub(in crate::soft) fn receive_shared(
     // A member that knows of no other may not have read yet that one has joined. The data packets
     // that it drops are sent again, but a connection request for the other member would be refused.
     let lone = !member.has_others() && member.is_settled();
-    if lone && !matches!(member.owner_of(r.data), Owner::Probe | Owner::Block(0))
+    if lone && !matches!(member.owner_of(r.data), Owner::SelfTest | Owner::Block(0))
         || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
     {
-        member.note_direct(late);
-        return g.handle_arrival(&r.arrival(late), now);
+        member.note_direct(recent);
+        return g.handle_arrival(&r.arrival(recent), now);
     }
     split_by_owner(g, member, now(), r)
 }
@@ -61,10 +61,10 @@ pub(in crate::soft) fn split_by_owner(
         let p = Packets { src, seg: r.seg, first: (at / seg) as u16, grh, data };
         match owner {
             Owner::Local => handled += to_engine(g, now, &p),
-            Owner::Probe => {
+            Owner::SelfTest => {
                 for (i, packet) in data.chunks(seg).enumerate() {
-                    if !member.take_probe(packet) {
-                        // The packet is no probe: the engine finds its fault and counts it.
+                    if !member.take_self_test(packet) {
+                        // The packet is no test: the engine finds its fault and counts it.
                         handled += to_engine(
                             g,
                             now,

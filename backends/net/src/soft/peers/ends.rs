@@ -18,7 +18,7 @@ impl PortState {
             let block = (qpn / QPN_UNIT) as u16;
             let watch = |member: &mut Member| member.watch_peer(&endpoint(&peer), block);
             if !self.member.as_mut().is_some_and(watch) {
-                g.cm_probe(now, own_qpn);
+                g.cm_begin_keepalive(now, own_qpn);
             }
         }
         let Some(member) = &mut self.member else { return };

@@ -86,7 +86,7 @@ impl SoftEngine {
         way: Option<RouterLink<'_>>,
     ) -> Result<()> {
         g.set_link(None);
-        g.set_elsewhere(false);
+        g.set_own_address_remote(false);
         let to = self.named_by(ah);
         if self.via.is_some() {
             return self.choose_router_path(g, port, &to, dest_qpn, way);
@@ -102,7 +102,7 @@ impl SoftEngine {
             if is_own && !port.has_faults() {
                 return Ok(());
             }
-            g.set_elsewhere(true);
+            g.set_own_address_remote(true);
         }
         let Some(shm) = &mut port.shm else { return Ok(()) };
         match shm.connect(&to, dest_qpn.map(|qpn| (qpn / QPN_UNIT) as u16), &self.waiter) {

@@ -77,9 +77,9 @@ pub(in crate::soft) fn explain(g: &mut Guard<'_>, now: u64, e: &CmEvent) {
         return;
     }
     if e.status == -Error::TimedOut.errno() && unread(&peer) == Unread::Waits {
-        g.cm_explain(now, e, CauseCode::NotPolled, 0);
+        g.cm_note(now, e, CauseCode::NotPolled, 0, 0);
     } else if e.status == -libc::ECONNREFUSED && has_socket(&peer) {
-        g.cm_explain(now, e, CauseCode::Firewall, libc::ECONNREFUSED as u64);
+        g.cm_note(now, e, CauseCode::Firewall, libc::ECONNREFUSED as u64, 0);
     }
 }
 

@@ -63,7 +63,7 @@ fn read_clock(turns: &TurnLock, found: &FoundPolls, now: u64) -> ClockReading {
 impl SoftEngine {
     /// Takes completions of a CQ that has some.
     #[inline(never)]
-    pub(in crate::soft) fn take_found(&self, cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
+    pub(in crate::soft) fn take_completions_of(&self, cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         let left = &cq.beside.found.left;
         match left.load(Ordering::Relaxed) {
             0 => self.look_and_take(cq, wc),
@@ -180,7 +180,7 @@ mod tests {
         let end = deadline(60);
         while !done() {
             assert!(Instant::now() < end, "never");
-            assert_eq!(dev.take_found(shared, &mut []), Some(0));
+            assert_eq!(dev.take_completions_of(shared, &mut []), Some(0));
             if !between.is_zero() {
                 std::thread::sleep(between);
             }

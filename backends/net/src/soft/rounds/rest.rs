@@ -82,7 +82,7 @@ impl SoftEngine {
     /// poll. One of [`IDLE_POLLS`] runs a round all the same, and gives the core away. A helper
     /// that starts ends the rest by its rounds, and learns of polls from then on.
     #[inline(always)]
-    pub(in crate::soft) fn rests(&self) -> bool {
+    pub(in crate::soft) fn skip_round_at_rest(&self) -> bool {
         if !self.polls.rest.is_valid(self.engine.turns()) || self.engine.shared().active.any() {
             return false;
         }

@@ -196,7 +196,7 @@ impl SoftEngine {
                 "queue pair {qpn:#x}: there is neither a link to it nor a router that relays"
             ));
         }
-        g.set_elsewhere(own);
+        g.set_own_address_remote(own);
         g.set_link(link);
         Ok(())
     }

@@ -53,7 +53,7 @@ impl SoftEngine {
         if g.has_cm_events() || g.cm().has_refusals() {
             sink.cm_event();
         }
-        if g.cm().has_general() {
+        if g.cm().has_other_mads() {
             sink.general_event();
         }
     }

@@ -1,14 +1,14 @@
 //! Datagrams of other management classes.
 
 use super::*;
-use crate::cm::general::Datagram;
+use crate::cm::other_mads::OtherMad;
 
 /// A datagram of performance management, told apart by a number.
-fn query(to: u8, n: u8) -> Datagram {
+fn query(to: u8, n: u8) -> OtherMad {
     let mut mad = [0; MAD_LEN];
     mad[..2].copy_from_slice(&[1, 4]);
     mad[MAD_LEN - 1] = n;
-    Datagram { peer: address(to), mad }
+    OtherMad { peer: address(to), mad }
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn they_leave_in_order_beside_the_connection_managers_own() {
     let id = cm.create(port_space::TCP, 0).unwrap();
     cm.connect(1, id, &address(2), PORT, 0, &rc(5, b"me")).unwrap();
     for n in 0..3 {
-        cm.send_general(query(3, n)).unwrap();
+        cm.send_other_mad(query(3, n)).unwrap();
     }
     let (mut own, mut general, mut mad) = (0, Vec::new(), [0; MAD_LEN]);
     while cm.is_ready() {
@@ -32,7 +32,7 @@ fn they_leave_in_order_beside_the_connection_managers_own() {
     assert_eq!((own, general), (1, sent));
     assert!(cm.next_destination().is_none() && cm.poll_transmit(&mut mad).is_none());
     // To the own address: this device's.
-    cm.send_general(query(1, 9)).unwrap();
+    cm.send_other_mad(query(1, 9)).unwrap();
     assert!(cm.next_is_own());
 }
 
@@ -42,13 +42,13 @@ fn what_arrives_is_kept_in_its_order_as_far_as_there_is_room() {
     let from = |n: u8| query(2, n);
     for n in 0..20 {
         cm.handle_mad(1, &address(2), &from(n).mad);
-        assert!(cm.take_raised() == (n < 4) && cm.has_general());
+        assert!(cm.take_raised() == (n < 4) && cm.has_other_mads());
     }
     assert_eq!(cm.counters().dropped, 16);
     for n in 0..4 {
-        assert_eq!(cm.take_general(), Some(from(n)));
+        assert_eq!(cm.take_other_mad(), Some(from(n)));
     }
-    assert!(cm.take_general().is_none() && !cm.has_general());
+    assert!(cm.take_other_mad().is_none() && !cm.has_other_mads());
     // Shorter, longer, and of the connection manager itself: not among them.
     for len in [0, 1, 2, 24, MAD_LEN - 1] {
         cm.handle_mad(1, &address(2), &from(1).mad[..len]);
@@ -57,10 +57,10 @@ fn what_arrives_is_kept_in_its_order_as_far_as_there_is_room() {
     let mut of_cm = from(1).mad;
     of_cm[1] = 7;
     cm.handle_mad(1, &address(2), &of_cm);
-    assert!(!cm.has_general() && !cm.is_ready());
+    assert!(!cm.has_other_mads() && !cm.is_ready());
     assert_eq!(cm.counters().dropped, 23);
     cm.handle_mad(1, &address(2), &from(21).mad);
-    assert_eq!(cm.take_general(), Some(from(21)));
+    assert_eq!(cm.take_other_mad(), Some(from(21)));
 }
 
 #[test]
@@ -68,13 +68,13 @@ fn a_full_ring_refuses_and_no_message_of_the_connection_manager_leaves_by_it() {
     let mut cm = manager(1, IDS, 5);
     let mut of_cm = query(2, 0);
     of_cm.mad[1] = 7;
-    assert_eq!(cm.send_general(of_cm), Err(Error::Invalid));
+    assert_eq!(cm.send_other_mad(of_cm), Err(Error::Invalid));
     assert!(!cm.is_ready());
     for n in 0..4 {
-        cm.send_general(query(2, n)).unwrap();
+        cm.send_other_mad(query(2, n)).unwrap();
     }
-    assert_eq!(cm.send_general(query(2, 4)), Err(Error::Again));
+    assert_eq!(cm.send_other_mad(query(2, 4)), Err(Error::Again));
     let mut mad = [0; MAD_LEN];
     assert!(cm.poll_transmit(&mut mad).is_some());
-    cm.send_general(query(2, 4)).unwrap();
+    cm.send_other_mad(query(2, 4)).unwrap();
 }
