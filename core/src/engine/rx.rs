@@ -1,7 +1,7 @@
 //! Packets and records in; UDP ports that peers may use; the witness.
 //!
-//! Of packets and records, `take_*` may decline (false or 0: nothing has changed); `handle_*` always
-//! consumes.
+//! Of packets and records, `take_*` may decline (false or 0: nothing has changed); `handle_*`
+//! always consumes.
 
 use super::{cm, Guard};
 use crate::counters::Counters;

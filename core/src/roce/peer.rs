@@ -161,7 +161,8 @@ pub const PACKET_COST: u32 = 256;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     size: u32,
-    /// Limit of its size. A loss beyond [`WINDOW_UNTESTED`] lowers it to three quarters of the size.
+    /// Limit of its size. A loss beyond [`WINDOW_UNTESTED`] lowers it to three quarters of the
+    /// size.
     max: u32,
     threshold: u32,
     inflight: u32,
@@ -173,8 +174,8 @@ pub struct Window {
 const WINDOW_START: u32 = 64 << 10;
 /// Lower bound of a window: two packets of the largest MTU.
 const WINDOW_MIN: u32 = 2 * (4096 + PACKET_COST);
-/// Up to this size, which Debian's default receive buffer holds, a window grows as fast as bytes are
-/// acknowledged.
+/// Up to this size, which Debian's default receive buffer holds, a window grows as fast as bytes
+/// are acknowledged.
 pub(crate) const WINDOW_UNTESTED: u32 = 192 << 10;
 /// Beyond, until the first loss, it grows by the acknowledged bytes divided by this.
 const TRIAL_PART: u32 = 8;

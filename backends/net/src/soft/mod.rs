@@ -133,7 +133,7 @@ pub trait EventSink: Sync {
     fn async_event(&self, event: AsyncEvent);
     /// The connection manager has events; [`gdrcore_core::device::CmDevice::event`] takes them.
     fn cm_event(&self) {}
-    /// Datagrams of other management classes have arrived; [`SoftDevice::take_other_mad`] takes them.
+    /// MADs of other management classes have arrived; [`SoftDevice::take_other_mad`] takes them.
     fn general_event(&self) {}
 }
 
