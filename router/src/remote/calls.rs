@@ -263,7 +263,7 @@ impl Session {
             refuse!(Unsupported, "the policy has no `gpus`: the router opens no memory of a GPU")
         })?;
         let gpu = gpus.import((pd, region), memory, &fd)?;
-        let ((device, attr), route) = gpu.register(shared)?;
+        let ((device, attr), route) = shared.register_gpu(&gpu)?;
         let mr = self.mrs.add(Mr { device, memory: MrMemory::Gpu(gpu) })?;
         Ok(((mr, attr), route))
     }

@@ -5,7 +5,6 @@
 //! The reference is the router's own: what a tenant frees stays until its region ends. Its calls of
 //! the driver take the time that the driver needs, in the thread that serves the device.
 
-use super::shared_device::SharedDevice;
 use gdrcore_core::device::{Device as _, MrAttr, MrReg};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::Memory;
@@ -17,7 +16,7 @@ use gdrcore_cuda::route::{self, Record};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_cuda::Failure;
-use gdrcore_net::remote::call::{GpuMemory, GpuRoute, Region};
+use gdrcore_net::remote::call::{GpuMemory, Region};
 use gdrcore_net::rights::Foreign;
 use gdrcore_verbs::VerbsDevice;
 use std::os::fd::{AsFd, AsRawFd};
@@ -37,7 +36,7 @@ pub(super) struct Gpus {
     /// Of a soft device.
     staging: Option<&'static Staging>,
     /// The host has nvidia_peermem. Asked before the router confines itself.
-    has_peermem: bool,
+    pub(super) has_peermem: bool,
 }
 
 impl Gpus {
@@ -124,23 +123,16 @@ impl GpuRegion {
         self.reg.length
     }
 
-    /// Registers it.
-    ///
-    /// # Errors
-    /// Those of the device; a NIC has no route to it.
-    pub(super) fn register(
-        &self,
-        shared: &mut SharedDevice,
-    ) -> Result<((Handle, MrAttr), GpuRoute)> {
-        let (made, Record { route, no_dma_buf, no_peermem, code }) = match shared.nic() {
-            None => (shared.make(|d| d.mr_reg(&self.reg))?, Record::staged()),
-            Some(nic) => self.register_on(nic, shared.gpus().is_some_and(|g| g.has_peermem))?,
-        };
-        let [no_dma_buf, no_peermem] = [no_dma_buf, no_peermem].map(|why| why as u32);
-        Ok((made, GpuRoute { route: route as u32, no_dma_buf, no_peermem, code }))
+    /// Its request to a soft device.
+    pub(super) fn request(&self) -> &MrReg {
+        &self.reg
     }
 
-    fn register_on(
+    /// Registers it with a NIC.
+    ///
+    /// # Errors
+    /// The NIC has no route to it; those of the NIC.
+    pub(super) fn register_on(
         &self,
         nic: &VerbsDevice,
         has_peermem: bool,
