@@ -275,7 +275,7 @@ fn check_mode(tenant: &Tenant, h: &Hello) -> Result<(), Refusal> {
         }
         (None, _) => Err(because!(
             errno::UNSUPPORTED,
-            "the program's HELLO lacks the feature DIRECT, without which this router opens no session"
+            "the program's HELLO lacks the feature DIRECT, without which no session is opened"
         )),
     }
 }
