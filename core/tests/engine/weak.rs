@@ -2,7 +2,7 @@
 //! which it forbids. The shapes are the usual ones of memory models, with the verbs' operations
 //! (`ibv_post_send(3)`, `ibv_query_qp_data_in_order(3)`; the model RDMA^TSO, OOPSLA 2024).
 
-use gdrcore_core::device::MrReg;
+use gdrcore_core::device::{MrAttr, MrReg};
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::Bth;
 
@@ -461,19 +461,23 @@ fn the_bytes_of_a_message_without_an_end_are_placed_in_time() {
     assert!(waited > 10, "{waited}");
 }
 
+/// Memory of another kind at an end: what lets it land, its bytes and its region.
+fn other_memory(net: &Net, e: &End) -> (&'static Manual, Buffer, MrAttr) {
+    let (memory, bytes): (&'static Manual, _) = (Box::leak(Box::default()), Buffer::new(4096));
+    let reg = MrReg { provider: 1, ..region(e.pd, bytes.addr(), bytes.len() as u64, ALL) };
+    let mut g = net.lock(e);
+    g.register_memory(1, memory).unwrap();
+    let attr = g.mr_reg(&reg).unwrap().1;
+    drop(g);
+    (memory, bytes, attr)
+}
+
 /// A message lands in both, in one order or the other.
 #[test]
 fn a_message_ends_behind_both_kinds_of_memory() {
     for slow_first in [false, true] {
         let (mut net, a, b) = weak(Opts::default());
-        let (memory, slow): (&'static Manual, _) = (Box::leak(Box::default()), Buffer::new(4096));
-        let (addr, length) = (slow.addr(), slow.len() as u64);
-        let reg = MrReg { provider: 1, ..region(b.pd, addr, length, ALL) };
-        let lkey = {
-            let mut g = net.lock(&b);
-            g.register_memory(1, memory).unwrap();
-            g.mr_reg(&reg).unwrap().1.lkey
-        };
+        let (memory, slow, MrAttr { addr, lkey, .. }) = other_memory(&net, &b);
         let mut pieces =
             [Sge { addr: b.mr.iova, length: 64, lkey: b.mr.lkey }, Sge { addr, length: 64, lkey }];
         if slow_first {
@@ -503,14 +507,7 @@ fn an_ack_inside_a_message_waits_for_the_message_before_it_in_another_kind_of_me
     const LONG: usize = 60 << 10;
     for seed in 1..40 {
         let (mut net, a, b) = weak(Opts::default());
-        let (memory, slow): (&'static Manual, _) = (Box::leak(Box::default()), Buffer::new(4096));
-        let (addr, length) = (slow.addr(), slow.len() as u64);
-        let reg = MrReg { provider: 1, ..region(b.pd, addr, length, ALL) };
-        let rkey = {
-            let mut g = net.lock(&b);
-            g.register_memory(1, memory).unwrap();
-            g.mr_reg(&reg).unwrap().1.rkey
-        };
+        let (memory, _slow, MrAttr { addr, rkey, .. }) = other_memory(&net, &b);
         begin(&net, seed, &[&a, &b]);
         for n in 0..4 {
             let wr = Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 64).key(addr + 64 * n, rkey);
