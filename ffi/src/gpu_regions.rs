@@ -198,7 +198,7 @@ pub(crate) fn register(
     let ((mr, attr), record) = match (nic, device.remote()) {
         (Some(nic), _) => {
             let by_dma_buf = |fd, offset| nic.mr_reg_dmabuf(&MrReg { addr: offset, ..of_gpu }, fd);
-            let has_peermem = route::has_peermem(Path::new("/sys"));
+            let has_peermem = || route::has_peermem(Path::new("/sys"));
             route::register(&span, dma_buf, has_peermem, by_dma_buf, || nic.mr_reg(reg))?
         }
         (None, Some(router)) => {

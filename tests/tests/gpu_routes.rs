@@ -1,12 +1,13 @@
 //! Routes of a NIC to GPU memory, tested with a fake NIC that accepts or refuses as told.
 
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{reason, Error, Result};
 use gdrcore_cuda::device::Device;
 use gdrcore_cuda::memory::{self, AllocationKind, Shared};
 use gdrcore_cuda::route::{self, Reason, Record, Route};
 use gdrcore_cuda::span::Span;
 use gdrcore_tests::cuda::{self, alone, Driver, Stat};
 use gdrcore_tests::process::descriptors;
+use gdrcore_tests::router::words;
 use gdrcore_tests::skip;
 use gdrcore_tests::tools::scratch;
 use std::cell::Cell;
@@ -14,6 +15,9 @@ use std::path::Path;
 
 /// A registration as the fake NIC gets it: route, descriptor, offset.
 type Made = (Route, i32, u64);
+
+/// The NIC's own words.
+const NO_DMA_BUF: &str = "this NIC takes no dma-buf today";
 
 struct Nic {
     dma_buf: Result<()>,
@@ -35,13 +39,14 @@ impl Nic {
             // SAFETY: takes no pointers.
             let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
             assert!(flags & libc::FD_CLOEXEC != 0, "it must be open and close-on-exec");
-            dma_buf.map(|()| (Route::Dmabuf, fd, offset))
+            let made = dma_buf.map_err(|e| reason::refused(e, format_args!("{NO_DMA_BUF}")));
+            made.map(|()| (Route::Dmabuf, fd, offset))
         };
         let by_address = || {
             asked.set(asked.get() + 1);
             address.map(|()| (Route::Peermem, -1, 0))
         };
-        route::register(span, own, route::has_peermem(sysfs), by_dma_buf, by_address)
+        route::register(span, own, || route::has_peermem(sysfs), by_dma_buf, by_address)
     }
 }
 
@@ -60,6 +65,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     if driver == Driver::Real {
         skip!("a real driver does not refuse on demand");
     }
+    gdrcore_net::reason::install();
     let device = Device::get(0).unwrap();
     let at = memory::alloc(device, 1 << 20, AllocationKind::Plain).unwrap();
     let span = Span::look_up(at + 5000, 10_000).unwrap();
@@ -87,6 +93,8 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
         Err(Error::Unsupported),
         "without the module its route must not be tried"
     );
+    let (_, said) = words(take(&mut nic(refused, Ok(())), &without));
+    assert!(said.contains(NO_DMA_BUF), "{said}");
     assert_eq!(gist(take(&mut nic(refused, fault), &with)), Err(Error::Fault), "the last reason");
     // An error that no other route can mend ends the search.
     let mut full = nic(Err(Error::NoMemory), Ok(()));

@@ -91,7 +91,7 @@ pub fn has_peermem(sysfs: &Path) -> bool {
 pub fn register<T>(
     span: &Span,
     own: Option<(i32, u64)>,
-    has_peermem: bool,
+    has_peermem: impl FnOnce() -> bool,
     by_dma_buf: impl FnOnce(i32, u64) -> Result<T>,
     by_address: impl FnOnce() -> Result<T>,
 ) -> Result<(T, Record)> {
@@ -117,7 +117,11 @@ pub fn register<T>(
         },
         Err(Failure { code, .. }) => (record.no_dma_buf, record.code) = (Reason::NotExported, code),
     }
-    if !has_peermem {
+    if !has_peermem() {
+        // A NIC that was asked has said why.
+        if record.no_dma_buf == Reason::NotTaken {
+            return Err(last);
+        }
         // Both are words of C, which are ASCII.
         let [dma_buf, peermem] = [record.no_dma_buf, Reason::NoPeermem]
             .map(|why| why.text().to_str().unwrap_or_default());

@@ -262,8 +262,8 @@ impl Session {
         let gpus = shared.gpus().ok_or_else(|| {
             refuse!(Unsupported, "the policy has no `gpus`: the router opens no memory of a GPU")
         })?;
-        let gpu = gpus.import((pd, region), memory, &fd)?;
-        let ((device, attr), route) = shared.register_gpu(&gpu)?;
+        let (gpu, span) = gpus.import((pd, region), memory, &fd)?;
+        let ((device, attr), route) = shared.register_gpu(gpu.request(), &span)?;
         let mr = self.mrs.add(Mr { device, memory: MrMemory::Gpu(gpu) })?;
         Ok(((mr, attr), route))
     }

@@ -36,7 +36,7 @@ pub(super) struct Gpus {
     /// Of a soft device.
     staging: Option<&'static Staging>,
     /// The host has nvidia_peermem. Asked before the router confines itself.
-    pub(super) has_peermem: bool,
+    has_peermem: bool,
 }
 
 impl Gpus {
@@ -70,7 +70,7 @@ impl Gpus {
         self.staging.map(|staging| staging as &dyn Memory)
     }
 
-    /// Opens the memory of a region of a domain of the device.
+    /// Opens the memory of a region of a domain of the device, and finds where it lies.
     ///
     /// # Errors
     /// The descriptor is of no GPU memory, or of less; it is of another GPU; those of the driver.
@@ -79,7 +79,7 @@ impl Gpus {
         (pd, region): (Handle, &Region),
         of: &GpuMemory,
         fd: &Foreign,
-    ) -> Result<GpuRegion> {
+    ) -> Result<(GpuRegion, Span)> {
         let name = core::ffi::CStr::from_bytes_until_nul(&of.bdf).ok();
         let wanted = name.and_then(|name| Bdf::parse(name.to_str().ok()?));
         let gpu = self.all.iter().find(|(bdf, _)| Some(*bdf) == wanted);
@@ -104,7 +104,22 @@ impl Gpus {
             opened.reg = MrReg { provider: PROVIDER, cookie, ..reg };
             opened.staging = Some(staging);
         }
-        Ok(opened)
+        Ok((opened, span))
+    }
+
+    /// Registers a region with a NIC.
+    ///
+    /// # Errors
+    /// The NIC has no route to it; those of the NIC.
+    pub(super) fn register_on(
+        &self,
+        nic: &VerbsDevice,
+        reg: &MrReg,
+        span: &Span,
+    ) -> Result<((Handle, MrAttr), Record)> {
+        let by_dma_buf =
+            |fd, offset| nic.mr_reg_dmabuf(&MrReg { addr: offset, provider: PROVIDER, ..*reg }, fd);
+        route::register(span, None, || self.has_peermem, by_dma_buf, || nic.mr_reg(reg))
     }
 }
 
@@ -123,25 +138,9 @@ impl GpuRegion {
         self.reg.length
     }
 
-    /// Its request to a soft device.
+    /// Its request to the device.
     pub(super) fn request(&self) -> &MrReg {
         &self.reg
-    }
-
-    /// Registers it with a NIC.
-    ///
-    /// # Errors
-    /// The NIC has no route to it; those of the NIC.
-    pub(super) fn register_on(
-        &self,
-        nic: &VerbsDevice,
-        has_peermem: bool,
-    ) -> Result<((Handle, MrAttr), Record)> {
-        let span = Span::look_up(self.reg.addr, self.reg.length).map_err(explain)?;
-        let by_dma_buf = |fd, offset| {
-            nic.mr_reg_dmabuf(&MrReg { addr: offset, provider: PROVIDER, ..self.reg }, fd)
-        };
-        route::register(&span, None, has_peermem, by_dma_buf, || nic.mr_reg(&self.reg))
     }
 }
 

@@ -371,13 +371,13 @@ impl Session {
         &mut self,
         device: &dyn Device,
         scratch: &mut Scratch,
-    ) -> Result<bool, Broken> {
+    ) -> Result<(), Broken> {
         self.hear();
         self.look(RECEIVES, IDLE)?;
         let mut all = core::mem::take(&mut self.receives);
         let served = all.drain(..).try_for_each(|(bell, n)| self.serve(device, bell, n, scratch));
         self.receives = all;
-        served.map(|()| true)
+        served
     }
 
     /// Posts the sends of a round, up to `turn` of each queue.
@@ -389,12 +389,12 @@ impl Session {
         device: &dyn Device,
         turn: u32,
         scratch: &mut Scratch,
-    ) -> Result<bool, Broken> {
+    ) -> Result<(), Broken> {
         let mut all = core::mem::take(&mut self.sends);
         let served =
             all.drain(..).try_for_each(|(bell, n)| self.serve(device, bell, n.min(turn), scratch));
         self.sends = all;
-        served.map(|()| true)
+        served
     }
 
     /// Posts the requests of a round that cost nothing: those of queue pairs in ERR.
@@ -405,7 +405,7 @@ impl Session {
         &mut self,
         device: &dyn Device,
         scratch: &mut Scratch,
-    ) -> Result<bool, Broken> {
+    ) -> Result<(), Broken> {
         let mut i = 0;
         while let Some(&(bell, n)) = self.sends.get(i) {
             if !self.qps.at(bell as usize / 2).is_some_and(|(_, q)| q.flushes) {
@@ -415,7 +415,7 @@ impl Session {
             self.sends.swap_remove(i);
             self.serve(device, bell, n.min(ROUND), scratch)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Posts the next request of a round; its queues take turns. Returns its bytes. `None`: none

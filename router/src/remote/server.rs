@@ -169,17 +169,15 @@ impl Server {
         let device = shared.device();
         let mut bad = Vec::new();
         let before = scratch.judged;
-        let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<bool, Broken>| {
-            let mut some = false;
+        let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<(), Broken>| {
             for session in sessions.iter_mut() {
-                match step(session) {
-                    Ok(found) => some |= found,
-                    Err(Broken) => bad.push(session.number),
+                if step(session) == Err(Broken) {
+                    bad.push(session.number);
                 }
             }
-            some
         };
-        let waits = each(&mut |s| s.begin());
+        let mut waits = false;
+        each(&mut |s| s.begin().map(|some| waits |= some));
         each(&mut |s| s.post_receives(device, scratch));
         if waits {
             if *is_metered {

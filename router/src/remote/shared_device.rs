@@ -1,12 +1,13 @@
 //! The device that a router opens for its tenants: a soft one, or a NIC.
 
-use super::gpu::{GpuRegion, Gpus, PROVIDER};
+use super::gpu::{Gpus, PROVIDER};
 use gdrcore_core::config::{config_flags, Config};
-use gdrcore_core::device::{Device, Leaks, MrAttr};
+use gdrcore_core::device::{Device, Leaks, MrAttr, MrReg};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::reason;
 use gdrcore_core::verbs::types::{access, Handle};
 use gdrcore_cuda::route::Record;
+use gdrcore_cuda::span::Span;
 use gdrcore_net::map::Map;
 use gdrcore_net::remote::call::GpuRoute;
 use gdrcore_net::remote::limits;
@@ -196,12 +197,16 @@ impl SharedDevice {
     ///
     /// # Errors
     /// Those of the device; a NIC has no route to it.
-    pub(super) fn register_gpu(&mut self, gpu: &GpuRegion) -> Result<((Handle, MrAttr), GpuRoute)> {
-        let has_peermem = self.gpus().is_some_and(|gpus| gpus.has_peermem);
-        let (made, Record { route, no_dma_buf, no_peermem, code }) = match self.nic() {
-            None => (self.make(|d| d.mr_reg(gpu.request()))?, Record::staged()),
-            Some(nic) => gpu.register_on(nic, has_peermem)?,
+    pub(super) fn register_gpu(
+        &mut self,
+        reg: &MrReg,
+        span: &Span,
+    ) -> Result<((Handle, MrAttr), GpuRoute)> {
+        let (made, record) = match (self.nic(), self.gpus()) {
+            (Some(nic), Some(gpus)) => gpus.register_on(nic, reg, span)?,
+            _ => (self.make(|d| d.mr_reg(reg))?, Record::staged()),
         };
+        let Record { route, no_dma_buf, no_peermem, code } = record;
         let [no_dma_buf, no_peermem] = [no_dma_buf, no_peermem].map(|why| why as u32);
         Ok((made, GpuRoute { route: route as u32, no_dma_buf, no_peermem, code }))
     }
