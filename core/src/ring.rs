@@ -190,6 +190,12 @@ impl<H: Copy> SlotRing<H> {
         self.stride.load(Ordering::Relaxed)
     }
 
+    /// Free-running index of the next slot to publish. Any thread; a snapshot.
+    #[inline(always)]
+    pub fn tail(&self) -> u32 {
+        self.producing.cursor.load(Ordering::Acquire)
+    }
+
     /// Published elements that are not released yet. Any thread; a snapshot.
     #[inline(always)]
     pub fn len(&self) -> u32 {

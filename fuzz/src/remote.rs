@@ -18,7 +18,7 @@ use gdrcore_net::remote::call::{
     self, parse_answer, request, Call, GpuMemory, NewSrq, QueueShape, Region,
 };
 use gdrcore_net::remote::limits;
-use gdrcore_net::remote::queue::{DoorbellPage, QueueMap};
+use gdrcore_net::remote::queue::{Doorbell, DoorbellPage, QueueMap};
 use gdrcore_net::via::wire::{receive, send_bytes, ReadOutcome};
 use gdrcore_router::policy::tenant_of_uid;
 use gdrcore_router::remote::server::Server;
@@ -81,7 +81,6 @@ struct Queues {
     raw: Map,
     sends: SlotRing<SendWqe>,
     receives: SlotRing<RecvWqe>,
-    completions: SlotRing<Wc>,
 }
 
 struct Tenant {
@@ -169,19 +168,13 @@ impl Tenant {
         let map = QueueMap::open(fd.as_fd(), shapes).expect("queues");
         let bytes = QueueMap::bytes(shapes).expect("legal shapes");
         let raw = Map::shared(fd.as_raw_fd(), 0, bytes, true).expect("their memory");
-        let queues = Queues {
-            bell,
-            map,
-            raw,
-            sends: SlotRing::new(),
-            receives: SlotRing::new(),
-            completions: SlotRing::new(),
-        };
-        let of_cq = bell == u32::MAX;
+        let queues = Queues { bell, map, raw, sends: SlotRing::new(), receives: SlotRing::new() };
         match shapes[0].capacity {
             0 => {}
-            _ if of_cq => queues.map.install(0, &queues.completions),
-            _ if bell >= 2 * limits::QP => queues.map.install(0, &queues.receives),
+            _ if bell == u32::MAX => {}
+            _ if matches!(Doorbell::of(bell), Doorbell::Srq(_)) => {
+                queues.map.install(0, &queues.receives)
+            }
             _ => queues.map.install(0, &queues.sends),
         }
         if shapes[1].capacity > 0 {
@@ -239,7 +232,7 @@ impl Tenant {
                 let made = self.ask::<call::SrqCreate>(server, &new, None, seen);
                 if let Some(((srq, _, shape), fd)) = made {
                     self.known.push(srq);
-                    let bell = 2 * limits::QP + index_of(srq) as u32;
+                    let bell = Doorbell::Srq(index_of(srq) as u32).number();
                     self.add_queues(bell, fd, [shape, QueueShape::default()]);
                 }
             }
@@ -338,7 +331,8 @@ impl Tenant {
         let Some((made, fd)) = self.ask::<call::QpCreate>(server, init, None, seen) else { return };
         self.known.push(made.handle);
         self.qpns.push(made.qpn.into());
-        self.add_queues(2 * index_of(made.handle) as u32, fd, [made.sq, made.rq]);
+        let bell = Doorbell::Send(index_of(made.handle) as u32).number();
+        self.add_queues(bell, fd, [made.sq, made.rq]);
         let Some((own, _)) = self.ask::<call::Query>(server, &(), None, seen) else { return };
         let connection = Connection {
             qp_type: init.qp_type,
@@ -405,7 +399,7 @@ impl Tenant {
                     opcode: opcodes[input.below(opcodes.len())] as u16,
                     flags: send_flags::SIGNALED as u16 | input.u8() as u16,
                     num_sge: pieces,
-                    inline: u16::from(input.one_in(6)),
+                    inline: u8::from(input.one_in(6)),
                     length: length.into(),
                     remote_addr: address,
                     rkey: key,
@@ -426,8 +420,8 @@ impl Tenant {
             let _ = queues.map.reclaim(k, &queues.receives, false);
             if let Some(mut end) = queues.receives.producer().filter(|end| end.free() > 0) {
                 let mut slot = end.slot(0);
-                let num_sge = pieces.into();
-                *slot.header_mut() = RecvWqe { wr_id: 1, num_sge, length };
+                *slot.header_mut() =
+                    RecvWqe { wr_id: 1, num_sge: pieces, length, ..RecvWqe::default() };
                 let n = piece.len().min(slot.tail_mut().len());
                 slot.tail_mut()[..n].copy_from_slice(&piece[..n]);
                 end.publish(1);
@@ -456,7 +450,7 @@ impl Tenant {
     /// Takes completions, as far as the queue holds what a router writes.
     fn poll(&self) {
         for queues in self.queues.iter().filter(|q| q.bell == u32::MAX) {
-            let _ = queues.map.poll(&queues.completions, &mut [Wc::default(); 4]);
+            let _ = queues.map.poll(&mut [Wc::default(); 4]);
         }
     }
 }
@@ -539,7 +533,7 @@ fn serves(server: &mut Server, good: &mut Tenant) {
     let polled = (0..100_000).any(|_| {
         server.hear_all();
         server.round();
-        completions.map.poll(&completions.completions, &mut wc) == Ok(1)
+        completions.map.poll(&mut wc) == 1
     });
     assert!(polled, "no completion");
     assert_eq!((wc[0].wr_id, wc[0].status), (9, wc_status::SUCCESS));

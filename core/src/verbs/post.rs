@@ -623,7 +623,8 @@ unsafe fn recv_one(
     }
     let mut slot = side.slot(0);
     *slot.sges_mut(1).first_mut()? = sge;
-    *slot.header_mut() = RecvWqe { wr_id: w.wr_id, num_sge: 1, length: sge.length };
+    *slot.header_mut() =
+        RecvWqe { wr_id: w.wr_id, num_sge: 1, length: sge.length, ..RecvWqe::default() };
     side.publish(1);
     Some(())
 }
@@ -669,8 +670,9 @@ unsafe fn recv_list(
         }
         *slot.header_mut() = RecvWqe {
             wr_id: w.wr_id,
-            num_sge: n as u32,
+            num_sge: n as u16,
             length: length.min(u64::from(u32::MAX)) as u32,
+            ..RecvWqe::default()
         };
         count += 1;
         if count == free {

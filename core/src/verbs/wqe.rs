@@ -33,7 +33,9 @@ pub struct SendWqe {
     /// SGEs that follow; 0 for inline data.
     pub num_sge: u16,
     /// 1: inline data follows.
-    pub inline: u16,
+    pub inline: u8,
+    /// Whose slot it is, in a queue that a router shares with its tenant; 0 in any other.
+    pub owner: u8,
     /// BIND_MW: access flags.
     pub access: u32,
     /// XRC: number of the peer's SRQ.
@@ -91,7 +93,11 @@ pub struct RecvWqe {
     /// Of the work request.
     pub wr_id: u64,
     /// SGEs that follow.
-    pub num_sge: u32,
+    pub num_sge: u16,
+    /// Nothing.
+    pub reserved: u8,
+    /// As [`SendWqe::owner`].
+    pub owner: u8,
     /// Room in bytes, at most 2^32 − 1.
     pub length: u32,
 }

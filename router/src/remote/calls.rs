@@ -61,7 +61,7 @@ fn shape(slots: u32, stride: u32) -> Result<QueueShape> {
     if slots > SLOTS_MAX || stride > STRIDE_MAX {
         return Err(refuse!(Invalid, "{slots} requests of {stride} bytes: more than a queue has"));
     }
-    Ok(QueueShape { capacity: slots.next_power_of_two(), stride: stride.next_multiple_of(8) })
+    Ok(QueueShape::of_slots(slots.next_power_of_two(), stride))
 }
 
 fn cq_shape(cqe: u32) -> Result<[QueueShape; 2]> {
@@ -594,7 +594,7 @@ impl Session {
             Ok(found) => found,
             Err(e) => return Ok(Err(e)),
         };
-        let waits = |q: &Qp| (0..2).any(|k| q.map.waiting(k, q.heads[k]).is_ok_and(|n| n > 0));
+        let waits = |q: &Qp| q.waiting() != [0, 0];
         let done = match self.qps.get(qp).is_ok_and(waits) {
             true => {
                 // The device takes them when it has completed what is before.

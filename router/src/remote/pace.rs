@@ -2,24 +2,32 @@
 
 /// When a soft device runs beside the doorbells of its sessions. A round of the device costs more
 /// than a message of a tenant, as a rule because it polls the socket. So it runs in each round of
-/// the server only for a while after it has handled something.
+/// the server only for a while after it has handled something, and seldom between the messages of
+/// tenants who talk to each other.
 #[derive(Default)]
 pub(super) struct Pace {
     /// When it ran last, and until when it runs in each round.
     ran_ns: u64,
     hot_until_ns: u64,
+    /// Until when the sessions count as busy.
+    busy_until_ns: u64,
 }
 
 impl Pace {
     /// The device has handled something within this time: it runs in each round.
     const HOT_NS: u64 = 50_000;
-    /// It runs this often otherwise, and while the sessions have work.
+    /// It runs this often otherwise, and while the sessions are busy.
     const IDLE_NS: u64 = 1_000;
     const BUSY_NS: u64 = 20_000;
+    /// The sessions are busy for so long after they had work: longer than a tenant takes to answer.
+    const ANSWER_NS: u64 = 10_000;
 
     /// Whether it runs now. `busy`: the sessions had work in this round.
-    pub(super) fn is_due(&self, now: u64, busy: bool) -> bool {
-        let every = if busy { Pace::BUSY_NS } else { Pace::IDLE_NS };
+    pub(super) fn is_due(&mut self, now: u64, busy: bool) -> bool {
+        if busy {
+            self.busy_until_ns = now + Pace::ANSWER_NS;
+        }
+        let every = if now < self.busy_until_ns { Pace::BUSY_NS } else { Pace::IDLE_NS };
         now < self.hot_until_ns || now.saturating_sub(self.ran_ns) >= every
     }
 
@@ -40,15 +48,29 @@ mod tests {
     fn a_device_at_rest_runs_at_intervals_and_one_at_work_in_each_round() {
         const NOW: u64 = 1_000_000_000;
         let mut pace = Pace::default();
-        assert!(pace.is_due(NOW, false) && pace.is_due(NOW, true), "a new one");
+        assert!(pace.is_due(NOW, false) && Pace::default().is_due(NOW, true), "a new one");
         pace.note(NOW, false);
         for (busy, every) in [(false, Pace::IDLE_NS), (true, Pace::BUSY_NS)] {
             assert!(!pace.is_due(NOW + every - 1, busy) && pace.is_due(NOW + every, busy));
         }
-        pace.note(NOW, true);
-        pace.note(NOW + 1, false);
-        assert!(pace.is_due(NOW + 1, true) && pace.is_due(NOW + Pace::HOT_NS - 1, false));
-        pace.note(NOW + Pace::HOT_NS, false);
-        assert!(!pace.is_due(NOW + Pace::HOT_NS, false));
+        let later = NOW + 2 * Pace::BUSY_NS;
+        pace.note(later, true);
+        pace.note(later + 1, false);
+        assert!(pace.is_due(later + 1, true) && pace.is_due(later + Pace::HOT_NS - 1, false));
+        pace.note(later + Pace::HOT_NS, false);
+        assert!(!pace.is_due(later + Pace::HOT_NS, false));
+    }
+
+    #[test]
+    fn a_tenant_s_answer_comes_before_the_device_runs() {
+        const NOW: u64 = 1_000_000_000;
+        let mut pace = Pace::default();
+        pace.note(NOW, false);
+        assert!(!pace.is_due(NOW, true));
+        let waits = NOW + Pace::ANSWER_NS;
+        assert!(!pace.is_due(waits - 1, false) && pace.is_due(waits, false), "no answer");
+        assert!(!pace.is_due(waits, true), "work again");
+        assert!(!pace.is_due(NOW + Pace::BUSY_NS - 1, false));
+        assert!(pace.is_due(NOW + Pace::BUSY_NS, false), "it runs nevertheless");
     }
 }

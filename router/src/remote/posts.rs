@@ -19,8 +19,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_core::wire::Feth;
-use gdrcore_net::remote::limits;
-use gdrcore_net::remote::queue::{recv_wqe, send_wqe, Broken, QueueMap, STRIDE_MAX};
+use gdrcore_net::remote::queue::{recv_wqe, send_wqe, Broken, Doorbell, QueueMap, STRIDE_MAX};
 
 /// Sends of one queue in a round, before a call of their session all. Receives have no bound but
 /// their queue: a send may need them.
@@ -266,9 +265,9 @@ const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
 fn kind_of(bell: u32) -> usize {
-    match bell < 2 * limits::QP && bell.is_multiple_of(2) {
-        true => SENDS,
-        false => RECEIVES,
+    match Doorbell::of(bell) {
+        Doorbell::Send(_) => SENDS,
+        Doorbell::Receive(_) | Doorbell::Srq(_) => RECEIVES,
     }
 }
 
@@ -292,37 +291,35 @@ impl Session {
         door.answer(|bell| note_bell(watched, is_watched, bell));
     }
 
-    /// Notes how many requests wait in the watched queues of a kind. Those that had none for `idle`
-    /// looks, which they share, are left to their bells. True: there are requests that came since
-    /// the last look.
-    fn look(&mut self, kind: usize, idle: u32) -> Result<bool, Broken> {
+    /// Notes how many requests wait in the watched queues of a kind, `most` at most. Those that had
+    /// none for `idle` looks, which they share, are left to their bells. True: there are requests
+    /// that came since the last look.
+    fn look(&mut self, kind: usize, idle: u32, most: u32) -> bool {
         let Session { watched, is_watched, sends, receives, qps, srqs, .. } = self;
         let noted = if kind == SENDS { sends } else { receives };
         let watched = &mut watched[kind];
-        let most = idle / (watched.len() as u32).max(1);
+        let last = idle / (watched.len() as u32).max(1);
         let (mut i, mut news) = (0, false);
         while let Some(w) = watched.get_mut(i) {
-            let (bell, is_last) = (w.bell, w.idle >= most);
-            let queue = match bell.checked_sub(2 * limits::QP) {
-                None => qps.at(bell as usize / 2).map(|(_, q)| {
-                    let k = bell as usize % 2;
-                    (&q.map, k, q.heads[k])
-                }),
-                Some(srq) => srqs.at(srq as usize).map(|(_, s)| (&s.map, 0, s.head)),
+            let (bell, is_last) = (w.bell, w.idle >= last);
+            let queue = match Doorbell::of(bell) {
+                Doorbell::Send(qp) => qps.at(qp as usize).map(|(_, q)| (&q.map, 0, q.heads[0])),
+                Doorbell::Receive(qp) => qps.at(qp as usize).map(|(_, q)| (&q.map, 1, q.heads[1])),
+                Doorbell::Srq(srq) => srqs.at(srq as usize).map(|(_, s)| (&s.map, 0, s.head)),
             };
-            let n = match queue {
-                Some((map, k, head)) => {
-                    if is_last {
-                        // A request that came before has no bell, so it is looked for afterwards.
-                        map.armed(k).announce(ANY);
-                    }
-                    let n = map.waiting(k, head)?;
-                    let tail = Some(head.wrapping_add(n));
-                    news |= n > 0 && core::mem::replace(&mut w.tail, tail) != tail;
-                    n
+            let n = queue.map_or(0, |(map, k, head)| {
+                if is_last {
+                    // A request that came before has no bell, so it is looked for afterwards.
+                    map.armed(k).announce(ANY);
                 }
-                None => 0,
-            };
+                let n = match kind {
+                    SENDS => map.waiting::<SendWqe>(k, head, most),
+                    _ => map.waiting::<RecvWqe>(k, head, most),
+                };
+                let tail = Some(head.wrapping_add(n));
+                news |= n > 0 && core::mem::replace(&mut w.tail, tail) != tail;
+                n
+            });
             if n == 0 && (is_last || queue.is_none()) {
                 is_watched[bell as usize] = false;
                 watched.swap_remove(i);
@@ -334,33 +331,28 @@ impl Session {
             }
             i += 1;
         }
-        Ok(news)
+        news
     }
 
-    /// Begins a round: notes what waits in the send queues. True: there is something.
+    /// Begins a round: notes what waits in the send queues, `most` of each at most. True: there is
+    /// something.
     ///
     /// A datagram for which no receive request is posted is lost. So receives that a program has
     /// posted before a send, in whichever session, are posted to the device before it: all sessions
     /// begin a round, then all post their receives, those that came meanwhile included, and then
     /// their sends, as many as there were.
-    ///
-    /// # Errors
-    /// [`Broken`]: the session must end.
-    pub(super) fn begin(&mut self) -> Result<bool, Broken> {
+    pub(super) fn begin(&mut self, most: u32) -> bool {
         self.hear();
-        self.look(SENDS, IDLE)?;
-        Ok(!self.sends.is_empty())
+        self.look(SENDS, IDLE, most);
+        !self.sends.is_empty()
     }
 
     /// Leaves all queues to their bells, before a sleep. True: a request came since the last round.
-    ///
-    /// # Errors
-    /// [`Broken`].
-    pub(super) fn rest(&mut self) -> Result<bool, Broken> {
-        let news = self.look(SENDS, 0)? | self.look(RECEIVES, 0)?;
+    pub(super) fn rest(&mut self) -> bool {
+        let news = self.look(SENDS, 0, ROUND) | self.look(RECEIVES, 0, u32::MAX);
         self.sends.clear();
         self.receives.clear();
-        Ok(news)
+        news
     }
 
     /// Posts the receives of a round.
@@ -373,28 +365,26 @@ impl Session {
         scratch: &mut Scratch,
     ) -> Result<(), Broken> {
         self.hear();
-        self.look(RECEIVES, IDLE)?;
-        let mut all = core::mem::take(&mut self.receives);
-        let served = all.drain(..).try_for_each(|(bell, n)| self.serve(device, bell, n, scratch));
-        self.receives = all;
-        served
+        self.look(RECEIVES, IDLE, u32::MAX);
+        while let Some((bell, n)) = self.receives.pop() {
+            self.serve(device, bell, n, scratch)?;
+        }
+        Ok(())
     }
 
-    /// Posts the sends of a round, up to `turn` of each queue.
+    /// Posts the sends of a round.
     ///
     /// # Errors
     /// [`Broken`].
     pub(super) fn post_sends(
         &mut self,
         device: &dyn Device,
-        turn: u32,
         scratch: &mut Scratch,
     ) -> Result<(), Broken> {
-        let mut all = core::mem::take(&mut self.sends);
-        let served =
-            all.drain(..).try_for_each(|(bell, n)| self.serve(device, bell, n.min(turn), scratch));
-        self.sends = all;
-        served
+        while let Some((bell, n)) = self.sends.pop() {
+            self.serve(device, bell, n, scratch)?;
+        }
+        Ok(())
     }
 
     /// Posts the requests of a round that cost nothing: those of queue pairs in ERR.
@@ -460,11 +450,12 @@ impl Session {
         turn: u32,
         scratch: &mut Scratch,
     ) -> Result<(), Broken> {
-        if let Some(srq) = bell.checked_sub(2 * limits::QP) {
-            return self.serve_srq(device, srq as usize, turn, scratch);
-        }
-        let k = bell as usize % 2;
-        let Some((qp, q)) = self.qps.at(bell as usize / 2) else { return Ok(()) };
+        let (k, qp) = match Doorbell::of(bell) {
+            Doorbell::Srq(srq) => return self.serve_srq(device, srq as usize, turn, scratch),
+            Doorbell::Send(qp) => (0, qp),
+            Doorbell::Receive(qp) => (1, qp),
+        };
+        let Some((qp, q)) = self.qps.at(qp as usize) else { return Ok(()) };
         let mut head = q.heads[k];
         let at = (k, &mut head);
         let end = match k {
@@ -532,7 +523,7 @@ impl Session {
         if c.map.room(c.tail)? > 0 {
             c.map.put(c.tail, &wc)?;
             c.tail = c.tail.wrapping_add(1);
-            if c.map.publish(c.tail) {
+            if c.map.must_tell() {
                 self.tell(cq);
             }
         }

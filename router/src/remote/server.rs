@@ -177,17 +177,18 @@ impl Server {
             }
         };
         let mut waits = false;
-        each(&mut |s| s.begin().map(|some| waits |= some));
+        each(&mut |s| {
+            let most = if caller == Some(s.number) { u32::MAX } else { ROUND };
+            waits |= s.begin(most);
+            Ok(())
+        });
         each(&mut |s| s.post_receives(device, scratch));
         if waits {
             if *is_metered {
                 each(&mut |s| s.post_flushed(device, scratch));
                 post_shared(device, sessions, shares, scratch, &mut bad);
             } else {
-                each(&mut |s| {
-                    let turn = if caller == Some(s.number) { u32::MAX } else { ROUND };
-                    s.post_sends(device, turn, scratch)
-                });
+                each(&mut |s| s.post_sends(device, scratch));
             }
         }
         // A request that got Again does not count as work.
@@ -368,7 +369,7 @@ impl Server {
         self.sessions.iter().for_each(|s| s.door.asleep().announce(ANY));
         // The device's events tell of completions from here on, bells of requests.
         let found = self.complete(0);
-        let news = |n, s: &mut Session| n | s.rest().unwrap_or(true) | s.door.has_rung();
+        let news = |n, s: &mut Session| n | s.rest() | s.door.has_rung();
         let rung = self.sessions.iter_mut().fold(found, news);
         if rung || !self.gone && self.shared.device().arm() != Ok(false) {
             self.withdraw_sleep();

@@ -11,10 +11,11 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::pool::tag;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, AhAttr, Handle, QpInit, Wc};
+use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_net::remote::call::QueueShape;
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::{File, Pages};
-use gdrcore_net::remote::queue::{Broken, DoorbellPage, QueueMap};
+use gdrcore_net::remote::queue::{Broken, Doorbell, DoorbellPage, QueueMap};
 use gdrcore_net::remote::table::Table;
 use gdrcore_net::rights::{self, Foreign};
 use gdrcore_net::via::wire;
@@ -94,6 +95,13 @@ pub(super) struct Qp {
 }
 
 impl Qp {
+    /// How many requests wait in its rings.
+    pub(super) fn waiting(&self) -> [u32; 2] {
+        let [send, receive] = self.heads;
+        let map = &self.map;
+        [map.waiting::<SendWqe>(0, send, u32::MAX), map.waiting::<RecvWqe>(1, receive, u32::MAX)]
+    }
+
     /// Notes those completions that are its own: a failed one is of a queue pair that has failed.
     fn note_completions(&mut self, all: &[Wc]) {
         for wc in all.iter().filter(|wc| wc.qp_num == self.number) {
@@ -291,10 +299,10 @@ impl Session {
             ids: Table::new(tag::CM_ID, limits::ID, first),
             cm_bell: None,
             cm_events: VecDeque::new(),
-            sends: Vec::with_capacity(BELLS),
-            receives: Vec::with_capacity(BELLS),
-            watched: [Vec::with_capacity(BELLS), Vec::with_capacity(BELLS)],
-            is_watched: vec![false; BELLS],
+            sends: Vec::with_capacity(Doorbell::COUNT),
+            receives: Vec::with_capacity(Doorbell::COUNT),
+            watched: [Vec::with_capacity(Doorbell::COUNT), Vec::with_capacity(Doorbell::COUNT)],
+            is_watched: vec![false; Doorbell::COUNT],
             polled: Vec::with_capacity(limits::CQ as usize),
             batch: [Wc::default(); BATCH],
             past: Counters::ZERO,
@@ -412,7 +420,7 @@ impl Session {
             }
         }
         count(&counts.completed, moved as u64);
-        if moved > 0 && c.map.publish(c.tail) || c.owed {
+        if moved > 0 && c.map.must_tell() || c.owed {
             self.tell(cq);
         }
         Ok(moved)
@@ -453,9 +461,7 @@ impl Session {
     /// Discards what waits in the rings of a queue pair: the device has discarded what was before.
     pub(super) fn discard(&mut self, qp: Handle) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
-        for k in 0..q.heads.len() {
-            // Broken cursors end the session at the next look.
-            let waiting = q.map.waiting(k, q.heads[k]).unwrap_or(0);
+        for (k, waiting) in q.waiting().into_iter().enumerate() {
             q.heads[k] = q.heads[k].wrapping_add(waiting);
             q.map.release(k, q.heads[k]);
         }
@@ -524,6 +530,3 @@ impl Session {
         }
     }
 }
-
-/// Bells of a session.
-const BELLS: usize = (2 * limits::QP + limits::SRQ) as usize;

@@ -36,7 +36,7 @@ use gdrcore_core::reason::refused;
 use gdrcore_core::refuse;
 use gdrcore_core::ring::SlotRing;
 use gdrcore_core::verbs::shared::QpShared;
-use gdrcore_core::verbs::types::{Handle, Wc};
+use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::verbs::wqe::RecvWqe;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -66,7 +66,8 @@ struct Qp {
     shared: QpShared,
     map: QueueMap,
     qpn: u32,
-    bell: u32,
+    /// Of its sends and of its receives.
+    bells: [u32; 2],
     pins: AtomicU32,
     sending: Mutex<()>,
     receiving: Mutex<()>,
@@ -81,31 +82,19 @@ struct Srq {
     receiving: Mutex<()>,
 }
 
-/// A CQ: its memory, and that of its earlier sizes which was not emptied yet. `polling` is held by
-/// the thread that polls, `queues` for a moment by whoever uses them.
+/// A CQ. `polling` is held by the thread that polls, `queues` for a moment by whoever uses them.
 struct Cq {
-    polling: Mutex<()>,
-    queues: Mutex<VecDeque<CqQueue>>,
+    /// The memory that is polled now: the first of `queues`.
+    polling: Mutex<Arc<QueueMap>>,
+    /// Its memory, and before that the memory of its earlier sizes which was not emptied yet.
+    queues: Mutex<VecDeque<Arc<QueueMap>>>,
     empty: AtomicU32,
     pins: AtomicU32,
 }
 
 impl Cq {
-    fn queues(&self) -> MutexGuard<'_, VecDeque<CqQueue>> {
+    fn queues(&self) -> MutexGuard<'_, VecDeque<Arc<QueueMap>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct CqQueue {
-    map: QueueMap,
-    ring: SlotRing<Wc>,
-}
-
-impl CqQueue {
-    fn new(map: QueueMap) -> CqQueue {
-        let ring = SlotRing::new();
-        map.install(0, &ring);
-        CqQueue { map, ring }
     }
 }
 

@@ -4,24 +4,28 @@
 //! queue is of: a QP's has its send and its receive queue, a CQ's and an SRQ's have one.
 //!
 //! ```text
-//! control page    for each queue, a line each: tail (the producer's), head (the consumer's), the
-//!                 word in which the consumer asks to be told of the next entry (armed)
-//! queue 0         slots, as core's rings have them (`SendWqe`, `RecvWqe`, `Wc`)
+//! control page    for each queue, a line each: head (the consumer's), and the word in which the
+//!                 consumer asks to be told of the next entry (armed)
+//! queue 0         slots, as core's rings have them (`SendWqe`, `RecvWqe`, `Wc`), on lines of their
+//!                 own; in the first line of each, its owner
 //! queue 1         the same
 //! ```
 //!
-//! Cursors run freely. Each end keeps its own in private, and checks the other's: it must lie
-//! within a lap. Anything else is [`Broken`] and ends the session. The router copies a slot before
-//! it looks at it, so what it has checked does not change. A producer reads the consumer's cursor
-//! only when the queue seems full: its line would travel for each message. So would that of a bell:
-//! the router reads the tails of busy queues, and arms a queue when it stops.
+//! An entry becomes the consumer's by the owner of its slot, which says in which lap it was filled,
+//! as the owner bit of a NIC's CQE does. So an entry of one line is one line that travels. Cursors
+//! run freely, and each end keeps its own in private. A producer reads the consumer's head only
+//! when the queue seems full: its line would travel for each message. A head must lie within a lap;
+//! any other is [`Broken`] and ends the session. So would the line of a bell travel: the router
+//! looks at the next slots of busy queues, and arms a queue when it stops. It copies a slot before
+//! it judges it, so what it has checked does not change.
 
 use super::call::QueueShape;
 use super::limits;
 use crate::map::Map;
 use crate::memfd::{sealed_len, FIXED_SIZE};
+use core::mem::offset_of;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use gdrcore_core::arena::Region;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
@@ -43,14 +47,41 @@ pub const SLOTS_MAX: u32 = 1 << 20;
 /// See [`SLOTS_MAX`].
 pub const STRIDE_MAX: u32 = 4096;
 /// Words of doorbells.
-const BELLS: usize = (2 * limits::QP + limits::SRQ).div_ceil(u64::BITS) as usize;
+const BELLS: usize = Doorbell::COUNT.div_ceil(u64::BITS as usize);
+
+/// Bytes of a cache line. Each slot begins one.
+const LINE: u32 = 64;
+
+/// An entry of a queue: the place of its slot's owner, which is 0 while the entry is written.
+pub trait Entry {
+    /// Its byte in the slot.
+    const OWNER: usize;
+}
+
+impl Entry for SendWqe {
+    const OWNER: usize = in_first_line(offset_of!(SendWqe, owner));
+}
+
+impl Entry for RecvWqe {
+    const OWNER: usize = in_first_line(offset_of!(RecvWqe, owner));
+}
+
+impl Entry for Wc {
+    /// Behind its last field: the struct ends with two bytes of padding.
+    const OWNER: usize = in_first_line(offset_of!(Wc, dlid_path_bits) + 1);
+}
+
+/// A byte that travels with the beginning of its slot.
+const fn in_first_line(at: usize) -> usize {
+    assert!(at < LINE as usize);
+    at
+}
 
 #[repr(C, align(128))]
 struct Line<T>(T);
 
 #[repr(C)]
 struct Cursors {
-    tail: Line<AtomicU32>,
     head: Line<AtomicU32>,
     armed: Line<Asleep>,
 }
@@ -77,14 +108,22 @@ const _: () = assert!(size_of::<Control>() <= CONTROL && size_of::<Bells>() <= C
 pub struct QueueMap {
     map: Map,
     shapes: [QueueShape; 2],
-    /// The router's end of a CQ: the head that it has read last.
-    head_seen: AtomicU32,
+    /// Of the first slot of each queue, its offset in the map.
+    first: [usize; 2],
+    /// This end's own cursors. The tenant's: of a queue that it posts to, before which its requests
+    /// are the router's; of a CQ, the head. The router's: of a CQ, the head that it has read last.
+    cursors: [AtomicU32; 2],
 }
 
 impl QueueShape {
-    /// Bytes of the queue, a multiple of a cache line.
+    /// The shape of a queue whose slots have at least `stride` bytes.
+    pub fn of_slots(capacity: u32, stride: u32) -> QueueShape {
+        QueueShape { capacity, stride: stride.next_multiple_of(LINE) }
+    }
+
+    /// Bytes of the queue.
     fn bytes(self) -> usize {
-        (self.capacity as usize * self.stride as usize).next_multiple_of(64)
+        self.capacity as usize * self.stride as usize
     }
 
     fn is_legal(self) -> bool {
@@ -93,7 +132,7 @@ impl QueueShape {
             || (self.capacity.is_power_of_two()
                 && self.capacity <= SLOTS_MAX
                 && self.stride <= STRIDE_MAX
-                && self.stride.is_multiple_of(8)
+                && self.stride.is_multiple_of(LINE)
                 && self.stride > 0)
     }
 }
@@ -107,7 +146,7 @@ impl QueueMap {
     pub fn create(shapes: [QueueShape; 2]) -> Result<(QueueMap, OwnedFd)> {
         let len = Self::bytes(shapes)?;
         let (map, fd) = Map::with_file(c"gdrcore-queue", len)?;
-        Ok((QueueMap { map, shapes, head_seen: AtomicU32::new(0) }, fd))
+        Ok((QueueMap::over(map, shapes), fd))
     }
 
     /// Maps what the router has made.
@@ -120,7 +159,12 @@ impl QueueMap {
             return Err(Error::Access);
         }
         let map = Map::shared(fd.as_raw_fd(), 0, len, true)?;
-        Ok(QueueMap { map, shapes, head_seen: AtomicU32::new(0) })
+        Ok(QueueMap::over(map, shapes))
+    }
+
+    fn over(map: Map, shapes: [QueueShape; 2]) -> QueueMap {
+        let first = [CONTROL, CONTROL + shapes[0].bytes()];
+        QueueMap { map, shapes, first, cursors: Default::default() }
     }
 
     /// Bytes of the memory of these queues.
@@ -139,10 +183,6 @@ impl QueueMap {
         // SAFETY: the map has the control page, is aligned to a page and lives as long as `self`;
         // there are atomics only, for which any bits are valid.
         unsafe { &*self.map.as_ptr().cast::<Control>() }
-    }
-
-    fn tail(&self, k: usize) -> &AtomicU32 {
-        &self.control().queues[k].tail.0
     }
 
     fn head(&self, k: usize) -> &AtomicU32 {
@@ -165,33 +205,55 @@ impl QueueMap {
         &self.control().queues[k].armed.0
     }
 
-    fn begin(&self, k: usize) -> usize {
-        CONTROL + if k == 0 { 0 } else { self.shapes[0].bytes() }
+    /// Offset of a slot in the map. The queue has slots.
+    #[inline]
+    fn slot(&self, k: usize, index: u32) -> usize {
+        let QueueShape { capacity, stride } = self.shapes[k];
+        self.first[k] + (index & (capacity - 1)) as usize * stride as usize
     }
 
     /// Address of a slot.
-    fn slot(&self, k: usize, index: u32) -> u64 {
-        let QueueShape { capacity, stride } = self.shapes[k];
-        let at = self.begin(k) + (index & (capacity - 1)) as usize * stride as usize;
-        self.map.as_ptr().addr() as u64 + at as u64
-    }
-
-    /// How many slots are in use, by the cursors of producer and consumer.
-    fn used(&self, k: usize, tail: u32, head: u32) -> Result<u32, Broken> {
-        let used = tail.wrapping_sub(head);
-        if used > self.shapes[k].capacity {
-            return Err(Broken);
-        }
-        Ok(used)
-    }
-
-    /// The router's end of a send or receive queue: how many slots wait behind its own head.
-    ///
-    /// # Errors
-    /// [`Broken`]: of the tail.
     #[inline]
-    pub fn waiting(&self, k: usize, head: u32) -> Result<u32, Broken> {
-        self.used(k, self.tail(k).load(Ordering::Acquire), head)
+    fn address(&self, k: usize, index: u32) -> u64 {
+        (self.map.as_ptr().addr() + self.slot(k, index)) as u64
+    }
+
+    /// Whose a slot is.
+    #[inline]
+    fn owner<E: Entry>(&self, k: usize, index: u32) -> &AtomicU8 {
+        let at = self.slot(k, index) + E::OWNER;
+        // SAFETY: the slot lies in the map, which lives as long as `self`, and has a line at least,
+        // in which its owner is. Any bits are valid.
+        unsafe { &*self.map.as_ptr().add(at).cast::<AtomicU8>() }
+    }
+
+    /// The owner of a slot that is filled: another one in each lap, and never 0.
+    #[inline]
+    fn filled(&self, k: usize, index: u32) -> u8 {
+        1 + u8::from(index & self.shapes[k].capacity != 0)
+    }
+
+    /// Whether a slot has been given to the consumer in this lap.
+    #[inline]
+    fn is_given<E: Entry>(&self, k: usize, index: u32) -> bool {
+        self.owner::<E>(k, index).load(Ordering::Acquire) == self.filled(k, index)
+    }
+
+    /// Gives a slot that was written to the consumer.
+    #[inline]
+    fn give<E: Entry>(&self, k: usize, index: u32) {
+        self.owner::<E>(k, index).store(self.filled(k, index), Ordering::Release);
+    }
+
+    /// The consumer's end of a queue: how many entries wait behind its own head, `most` at most.
+    #[inline]
+    pub fn waiting<E: Entry>(&self, k: usize, head: u32, most: u32) -> u32 {
+        let most = most.min(self.shapes[k].capacity);
+        let mut n = 0;
+        while n < most && self.is_given::<E>(k, head.wrapping_add(n)) {
+            n += 1;
+        }
+        n
     }
 
     /// The router's end of a send or receive queue: copies bytes of a slot to the same place in
@@ -203,7 +265,7 @@ impl QueueMap {
     pub fn copy(&self, k: usize, at: u32, of: Range<usize>, to: &mut [u8]) -> Result<(), Broken> {
         let end = of.end.min(self.shapes[k].stride as usize);
         let Some(bytes) = to.get_mut(of.start..end) else { return Ok(()) };
-        host::fetch(self.slot(k, at) + of.start as u64, bytes).map_err(|_| Broken)
+        host::fetch(self.address(k, at) + of.start as u64, bytes).map_err(|_| Broken)
     }
 
     /// Gives the slots before `head` back to the tenant.
@@ -219,44 +281,48 @@ impl QueueMap {
     /// [`Broken`]: of the head, which is read where no free slot is known.
     #[inline]
     pub fn room(&self, tail: u32) -> Result<u32, Broken> {
-        let capacity = self.shapes[0].capacity;
-        let known = capacity - self.used(0, tail, self.head_seen.load(Ordering::Relaxed))?;
-        if known > 0 {
-            return Ok(known);
+        let [seen, _] = &self.cursors;
+        let free = |head| self.capacity().checked_sub(tail.wrapping_sub(head)).ok_or(Broken);
+        match free(seen.load(Ordering::Relaxed))? {
+            0 => {
+                let head = self.head(0).load(Ordering::Acquire);
+                let room = free(head)?;
+                seen.store(head, Ordering::Relaxed);
+                Ok(room)
+            }
+            known => Ok(known),
         }
-        let head = self.head(0).load(Ordering::Acquire);
-        let used = self.used(0, tail, head)?;
-        self.head_seen.store(head, Ordering::Relaxed);
-        Ok(capacity - used)
     }
 
-    /// Writes a completion into the slot at the tail, which [`QueueMap::room`] found free.
+    /// Writes a completion into the slot at the tail, which [`QueueMap::room`] found free, and
+    /// gives it to the tenant.
     ///
     /// # Errors
     /// [`Broken`]: the memory is gone.
     #[inline]
     pub fn put(&self, tail: u32, wc: &Wc) -> Result<(), Broken> {
-        host::place(self.slot(0, tail), &bytes_of(wc)).map_err(|_| Broken)
+        host::place(self.address(0, tail), &bytes_of(wc)).map_err(|_| Broken)?;
+        self.give::<Wc>(0, tail);
+        Ok(())
     }
 
-    /// Publishes the completions before `tail`. True: the tenant has armed the CQ, and it must get
-    /// an event; its word is cleared.
+    /// Whether the tenant has armed the CQ before it could see what was put: it must get an event.
+    /// Its word is cleared.
     #[inline]
-    pub fn publish(&self, tail: u32) -> bool {
-        self.tail(0).store(tail, Ordering::Release);
+    pub fn must_tell(&self) -> bool {
         self.armed(0).must_wake(ANY)
     }
 
-    /// Gives the slots to the tenant's end of a queue.
+    /// Gives the slots of a send or receive queue to the tenant's ring.
     pub fn install<H: Copy>(&self, k: usize, ring: &SlotRing<H>) {
         let QueueShape { capacity, stride } = self.shapes[k];
         // SAFETY: the slots of queue `k` lie in the map; the result of `add` is inside of it.
-        let at = unsafe { self.map.as_ptr().add(self.begin(k)) };
+        let at = unsafe { self.map.as_ptr().add(self.first[k]) };
         let region = Region::from_raw(at, self.shapes[k].bytes());
-        // SAFETY: the slots are this ring's alone in this process. The router writes those that are
-        // not published (of a CQ), or reads those that are, by copies. They are aligned to a cache
-        // line. Zeroes, as any bits, are valid for the headers, which are integers. The ring is not
-        // in use yet, as its object has just been made.
+        // SAFETY: the slots are this ring's alone in this process. The router reads those that are
+        // given to it, by copies. They are aligned to a cache line. Zeroes, as any bits, are valid
+        // for the headers, which are integers. The ring is not in use yet, as its object has just
+        // been made.
         unsafe { ring.install(region, capacity, stride) };
     }
 
@@ -280,42 +346,46 @@ impl QueueMap {
         Ok(())
     }
 
-    /// Publishes to the router what was posted to a ring. True: the router has armed the queue, and
-    /// its bell must ring; its word is cleared. One thread at a time.
+    /// Gives the router what was posted to a ring. True: the router has armed the queue, and its
+    /// bell must ring; its word is cleared. One thread at a time.
     #[inline]
-    pub fn submit<H: Copy>(&self, k: usize, ring: &SlotRing<H>) -> bool {
-        let Some(posted) = ring.producer() else { return false };
-        self.tail(k).store(posted.tail(), Ordering::Release);
+    pub fn submit<E: Entry + Copy>(&self, k: usize, ring: &SlotRing<E>) -> bool {
+        let posted = ring.tail();
+        let mut next = self.cursors[k].load(Ordering::Relaxed);
+        while next != posted {
+            self.give::<E>(k, next);
+            next = next.wrapping_add(1);
+        }
+        self.cursors[k].store(next, Ordering::Relaxed);
         self.armed(k).must_wake(ANY)
     }
 
-    /// The tenant's end of a CQ: takes over what the router has published. One thread at a time.
+    /// The tenant's end of a CQ: takes completions. Returns how many. One thread at a time.
     #[inline]
-    fn take_over(&self, ring: &SlotRing<Wc>) -> Result<(), Broken> {
-        // SAFETY: by this function alone is the producing end used, by one thread at a time.
-        let mut router = unsafe { ring.engine_producer() };
-        let new = self.tail(0).load(Ordering::Acquire).wrapping_sub(router.tail());
-        if new > router.free() {
-            return Err(Broken);
+    pub fn poll(&self, wc: &mut [Wc]) -> usize {
+        let [cursor, _] = &self.cursors;
+        let first = cursor.load(Ordering::Relaxed);
+        let mut head = first;
+        for to in wc {
+            if !self.is_given::<Wc>(0, head) {
+                break;
+            }
+            *to = self.completion(head);
+            head = head.wrapping_add(1);
         }
-        router.publish(new);
-        Ok(())
+        if head != first {
+            cursor.store(head, Ordering::Relaxed);
+            self.release(0, head);
+        }
+        head.wrapping_sub(first) as usize
     }
 
-    /// The tenant's end of a CQ: takes completions. One thread at a time.
-    ///
-    /// # Errors
-    /// [`Broken`].
+    /// A completion that is the tenant's.
     #[inline]
-    pub fn poll(&self, ring: &SlotRing<Wc>, wc: &mut [Wc]) -> Result<usize, Broken> {
-        self.take_over(ring)?;
-        let Some(mut taken) = ring.consumer() else { return Ok(0) };
-        if taken.is_empty() {
-            return Ok(0);
-        }
-        let n = taken.take_headers(wc);
-        self.release(0, taken.head());
-        Ok(n)
+    fn completion(&self, at: u32) -> Wc {
+        // SAFETY: the slot lies in the map, and begins a line. Any bits are valid for a completion,
+        // which is integers. The router writes the slot after its release alone.
+        unsafe { self.map.as_ptr().add(self.slot(0, at)).cast::<Wc>().read() }
     }
 
     /// The tenant's end of a CQ: takes out the completions of a queue pair; the others stay in
@@ -323,17 +393,18 @@ impl QueueMap {
     ///
     /// # Errors
     /// [`Broken`].
-    pub fn purge(&self, ring: &SlotRing<Wc>, qpn: u32) -> Result<(), Broken> {
-        self.take_over(ring)?;
-        let Some(mut taken) = ring.consumer() else { return Ok(()) };
-        let all = taken.len();
-        let mut kept: Vec<Wc> = (0..all).map(|k| *taken.peek(k).header()).collect();
+    pub fn purge(&self, qpn: u32) -> Result<(), Broken> {
+        let [cursor, _] = &self.cursors;
+        let head = cursor.load(Ordering::Relaxed);
+        let all = self.waiting::<Wc>(0, head, u32::MAX);
+        let mut kept: Vec<Wc> = (0..all).map(|k| self.completion(head.wrapping_add(k))).collect();
         kept.retain(|wc| wc.qp_num != qpn);
-        taken.release(all - kept.len() as u32);
-        for (at, wc) in (taken.head()..).zip(&kept) {
-            self.put(at, wc)?;
+        let first = head.wrapping_add(all - kept.len() as u32);
+        for (k, wc) in (0..).zip(&kept) {
+            self.put(first.wrapping_add(k), wc)?;
         }
-        self.release(0, taken.head());
+        cursor.store(first, Ordering::Relaxed);
+        self.release(0, first);
         Ok(())
     }
 }
@@ -365,6 +436,42 @@ pub fn recv_wqe(slot: &[u8]) -> Option<RecvWqe> {
     let head = slot.first_chunk::<{ size_of::<RecvWqe>() }>()?;
     // SAFETY: as in `send_wqe`.
     Some(unsafe { head.as_ptr().cast::<RecvWqe>().read_unaligned() })
+}
+
+/// The doorbell of a queue, by the index of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doorbell {
+    /// Of the sends of a queue pair.
+    Send(u32),
+    /// Of its receives.
+    Receive(u32),
+    /// Of an SRQ.
+    Srq(u32),
+}
+
+impl Doorbell {
+    /// Doorbells of a session.
+    pub const COUNT: usize = (2 * limits::QP + limits::SRQ) as usize;
+
+    /// Its number, below [`Doorbell::COUNT`].
+    #[inline]
+    pub fn number(self) -> u32 {
+        match self {
+            Doorbell::Send(qp) => 2 * qp,
+            Doorbell::Receive(qp) => 2 * qp + 1,
+            Doorbell::Srq(srq) => 2 * limits::QP + srq,
+        }
+    }
+
+    /// The doorbell of a number.
+    #[inline]
+    pub fn of(number: u32) -> Doorbell {
+        match number.checked_sub(2 * limits::QP) {
+            Some(srq) => Doorbell::Srq(srq),
+            None if number.is_multiple_of(2) => Doorbell::Send(number / 2),
+            None => Doorbell::Receive(number / 2),
+        }
+    }
 }
 
 /// The page of a session's doorbells: a bit for each queue that has rung, the word in which the
@@ -482,11 +589,12 @@ mod tests {
             for i in 0..4 {
                 assert!(post(&ring, lap * 4 + i));
             }
-            assert_eq!(router.waiting(0, head), Ok(0), "not submitted");
+            assert_eq!(router.waiting::<SendWqe>(0, head, 8), 0, "not submitted");
             tenant.submit(0, &ring);
             assert!(!post(&ring, 99), "full");
             for i in 0..4 {
-                assert_eq!(router.waiting(0, head), Ok(4 - i));
+                assert_eq!(router.waiting::<SendWqe>(0, head, 8), 4 - i);
+                assert_eq!(router.waiting::<SendWqe>(0, head, 1), 1, "at most");
                 router.copy(0, head, 0..64, &mut slot).unwrap();
                 assert_eq!(send_wqe(&slot).unwrap().wr_id, lap * 4 + u64::from(i));
                 head += 1;
@@ -510,12 +618,13 @@ mod tests {
         }
     }
 
+    fn cq_of(capacity: u32) -> (QueueMap, QueueMap) {
+        pair([QueueShape::of_slots(capacity, size_of::<Wc>() as u32), QueueShape::default()])
+    }
+
     #[test]
     fn completions_arrive_whole_and_arm_once() {
-        let shape = QueueShape { capacity: 2, stride: 48 };
-        let (router, tenant) = pair([shape, QueueShape::default()]);
-        let ring = SlotRing::<Wc>::new();
-        tenant.install(0, &ring);
+        let (router, tenant) = cq_of(2);
         let wc = Wc {
             wr_id: u64::MAX - 1,
             status: 1,
@@ -536,23 +645,22 @@ mod tests {
             // It reads the head when no free slot is known.
             assert_eq!(router.room(tail), Ok(2 - tail % 2));
             router.put(tail, &wc).unwrap();
-            assert_eq!(router.publish(tail + 1), tail == 0, "armed for one event");
+            assert_eq!(router.must_tell(), tail == 0, "armed for one event");
             let mut got = [Wc::default(); 4];
-            assert_eq!((tenant.poll(&ring, &mut got), got[0]), (Ok(1), wc));
-            assert_eq!(tenant.poll(&ring, &mut got), Ok(0));
+            assert_eq!((tenant.poll(&mut got), got[0]), (1, wc));
+            assert_eq!(tenant.poll(&mut got), 0);
         }
         for (tail, room) in [(5, 1), (6, 1), (7, 0)] {
             assert_eq!(router.room(tail), Ok(room));
-            router.publish(tail);
+            let _ = room > 0 && router.put(tail, &wc).is_ok();
         }
+        let mut got = [Wc::default(); 4];
+        assert_eq!((tenant.poll(&mut got[..1]), tenant.poll(&mut got)), (1, 1), "as asked for");
     }
 
     #[test]
     fn completions_of_one_queue_pair_are_taken_out() {
-        let shape = QueueShape { capacity: 4, stride: 48 };
-        let (router, tenant) = pair([shape, QueueShape::default()]);
-        let ring = SlotRing::<Wc>::new();
-        tenant.install(0, &ring);
+        let (router, tenant) = cq_of(4);
         let (mut tail, mut got) = (0u32, [Wc::default(); 4]);
         // Each lap begins at another slot.
         for lap in 0..5u64 {
@@ -562,38 +670,48 @@ mod tests {
                 router.put(tail, &wc).unwrap();
                 tail += 1;
             }
-            router.publish(tail);
-            tenant.purge(&ring, 7).unwrap();
-            assert_eq!((router.room(tail), tenant.poll(&ring, &mut got)), (Ok(2), Ok(2)));
+            tenant.purge(7).unwrap();
+            assert_eq!((router.room(tail), tenant.poll(&mut got)), (Ok(2), 2));
             assert_eq!(got[..2].iter().map(|wc| wc.wr_id % 4).collect::<Vec<_>>(), [1, 3]);
             router.put(tail, &Wc { qp_num: 7, ..Wc::default() }).unwrap();
             tail += 1;
-            router.publish(tail);
-            tenant.purge(&ring, 7).unwrap();
+            tenant.purge(7).unwrap();
             // What was known to be free is: all but those of before.
-            assert_eq!((router.room(tail), tenant.poll(&ring, &mut got)), (Ok(1), Ok(0)));
+            assert_eq!((router.room(tail), tenant.poll(&mut got)), (Ok(1), 0));
         }
     }
 
     #[test]
-    fn cursors_that_leave_their_lap_are_broken() {
+    fn a_head_that_leaves_its_lap_is_broken() {
         let (router, tenant) = pair(SHAPES);
         let ring = SlotRing::<SendWqe>::new();
         tenant.install(0, &ring);
         for lie in [5, 1 << 31] {
-            tenant.tail(0).store(lie, Ordering::Relaxed);
-            assert_eq!(router.waiting(0, 0), Err(Broken), "tail {lie}");
             tenant.head(0).store(lie, Ordering::Relaxed);
             assert_eq!((router.room(3), router.room(4)), (Ok(1), Err(Broken)), "head {lie}");
             assert_eq!(tenant.reclaim(0, &ring, true), Ok(()), "there is room");
             assert_eq!(tenant.reclaim(0, &ring, false), Err(Broken), "head {lie}");
         }
-        let cq = SlotRing::<Wc>::new();
-        let (router, tenant) =
-            pair([QueueShape { capacity: 4, stride: 48 }, QueueShape::default()]);
-        tenant.install(0, &cq);
-        router.publish(5);
-        assert_eq!(tenant.poll(&cq, &mut [Wc::default()]), Err(Broken));
+    }
+
+    #[test]
+    fn a_slot_is_the_consumer_s_in_its_lap_alone_whatever_its_owner_says() {
+        let (router, tenant) = pair(SHAPES);
+        let laps = [(0, 1), (4, 2), (8, 1), (u32::MAX - 3, 2)];
+        for owner in 0..=u8::MAX {
+            for slot in 0..4 {
+                tenant.owner::<SendWqe>(0, slot).store(owner, Ordering::Relaxed);
+            }
+            for (head, filled) in laps {
+                // All slots of this lap, and none of the next one.
+                let n = if owner == filled { 4 } else { 0 };
+                assert_eq!(router.waiting::<SendWqe>(0, head, u32::MAX), n, "{owner} at {head}");
+            }
+        }
+        assert_eq!(
+            QueueMap::create([QueueShape::default(); 2]).unwrap().0.waiting::<Wc>(0, 0, 9),
+            0
+        );
     }
 
     #[test]
@@ -602,9 +720,19 @@ mod tests {
         let larger = [SHAPES[0], QueueShape { capacity: 16, stride: 64 }];
         assert_eq!(QueueMap::open(fd.as_fd(), larger).err(), Some(Error::Access));
         assert_eq!(DoorbellPage::open(fd.as_fd()).err(), Some(Error::Access));
-        for (capacity, stride) in [(3, 64), (2 << 20, 64), (4, 0), (4, 12), (4, 8192)] {
+        for (capacity, stride) in [(3, 64), (2 << 20, 64), (4, 0), (4, 48), (4, 8192)] {
             let shapes = [QueueShape { capacity, stride }, QueueShape::default()];
             assert_eq!(QueueMap::bytes(shapes), Err(Error::Invalid), "{capacity} {stride}");
+        }
+    }
+
+    #[test]
+    fn each_queue_has_a_bell_of_its_own() {
+        let queue_pairs = (0..limits::QP).flat_map(|n| [Doorbell::Send(n), Doorbell::Receive(n)]);
+        let all = queue_pairs.chain((0..limits::SRQ).map(Doorbell::Srq));
+        assert_eq!(all.clone().count(), Doorbell::COUNT);
+        for (number, bell) in (0..).zip(all) {
+            assert_eq!((bell.number(), Doorbell::of(number)), (number, bell));
         }
     }
 
@@ -612,7 +740,7 @@ mod tests {
     fn each_bell_is_heard_once_and_wakes_a_sleeper() {
         let (router, fd) = DoorbellPage::create().unwrap();
         let tenant = DoorbellPage::open(fd.as_fd()).unwrap();
-        let last = 2 * limits::QP + limits::SRQ - 1;
+        let last = Doorbell::Srq(limits::SRQ - 1).number();
         assert!(!tenant.ring(3) && !tenant.ring(last) && router.has_rung());
         let mut heard = Vec::new();
         router.answer(|bell| heard.push(bell));

@@ -70,7 +70,7 @@ impl Conn<'_> {
             (recv.wr_id, recv.length) = (wqe.wr_id, wqe.length);
             recv.sges.clear();
             // A configuration allows no more pieces than there is room for.
-            let _ = recv.sges.extend_from_slice(slot.sges(wqe.num_sge as usize));
+            let _ = recv.sges.extend_from_slice(slot.sges(usize::from(wqe.num_sge)));
             (recv.taken, recv.failed) = (true, 0);
             queue.release(1);
             note_left(self.s, &mut common.srqs, qp.srq, len - 1);

@@ -1,7 +1,7 @@
 //! The calls of a remote device.
 
 use super::super::call::{self, GpuMemory, GpuRoute, NewSrq, QueueShape, Region};
-use super::super::limits;
+use super::super::queue::Doorbell;
 use super::*;
 use crate::map::{is_mapping_of, page_size};
 use gdrcore_core::counters::Counters;
@@ -11,7 +11,7 @@ use gdrcore_core::sleep::ANY;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::post::{self, Take};
 use gdrcore_core::verbs::types::{
-    access, qp_attr_mask, qp_state, AhAttr, QpAttr, QpCap, QpInit, RecvWr, SendWr,
+    access, qp_attr_mask, qp_state, AhAttr, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
 
 impl RemoteDevice {
@@ -21,7 +21,8 @@ impl RemoteDevice {
             |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
             |(cq, ..)| _ = self.ask::<call::CqDestroy>(cq),
         )?;
-        let (polling, queues) = (Mutex::default(), Mutex::new([CqQueue::new(map)].into()));
+        let map = Arc::new(map);
+        let (polling, queues) = (Mutex::new(map.clone()), Mutex::new([map].into()));
         let (empty, pins) = (AtomicU32::new(0), AtomicU32::new(0));
         add(&self.cqs, cq, Cq { polling, queues, empty, pins });
         Ok((cq, given))
@@ -113,7 +114,7 @@ impl RemoteDevice {
         )?;
         let ring = SlotRing::new();
         map.install(0, &ring);
-        let bell = 2 * limits::QP + index_of(srq) as u32;
+        let bell = Doorbell::Srq(index_of(srq) as u32).number();
         let receiving = Mutex::new(());
         add(&self.srqs, srq, Srq { ring, max_sge: attr.max_sge, map, bell, receiving });
         Ok((srq, attr))
@@ -146,7 +147,7 @@ impl RemoteDevice {
             }
         };
         if posted.count > 0 && q.map.submit(0, &q.shared.sq) {
-            self.ring(q.bell);
+            self.ring(q.bells[0]);
         }
         outcome
     }
@@ -290,17 +291,15 @@ impl Device for RemoteDevice {
     }
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
         let _one = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        // The new ring is mapped and cleared before the router is told to switch to it. Until then
-        // the router fills the old one.
-        let ((given, _), queue) = self.ask_fd::<call::CqResize, _>(
+        // The new memory is mapped before the router is told to switch to it. Until then the router
+        // fills the old one.
+        let ((given, _), map) = self.ask_fd::<call::CqResize, _>(
             &(cq, cqe),
-            |&(_, shape), fd| {
-                QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]).map(CqQueue::new)
-            },
+            |&(_, shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
             |_| (),
         )?;
         self.ask::<call::CqSwitch>(&cq)?;
-        read(&self.cqs).get(cq)?.queues().push_back(queue);
+        read(&self.cqs).get(cq)?.queues().push_back(Arc::new(map));
         Ok(given)
     }
     fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
@@ -309,9 +308,8 @@ impl Device for RemoteDevice {
         let cqs = read(&self.cqs);
         let c = cqs.get(cq)?;
         let _side = c.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut queues = c.queues();
-        let purge = |queue: &mut CqQueue| queue.map.purge(&queue.ring, qpn);
-        queues.iter_mut().try_for_each(purge).map_err(|e| self.broken(e))
+        let queues = c.queues();
+        queues.iter().try_for_each(|map| map.purge(qpn)).map_err(|e| self.broken(e))
     }
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
         read(&self.cqs).get(cq).and_then(|c| busy_if_pinned(&c.pins, "cq"))?;
@@ -351,10 +349,11 @@ impl Device for RemoteDevice {
         if made.rq.capacity > 0 {
             map.install(1, &shared.rq);
         }
-        let bell = 2 * index_of(made.handle) as u32;
+        let index = index_of(made.handle) as u32;
+        let bells = [Doorbell::Send(index), Doorbell::Receive(index)].map(Doorbell::number);
         let (sending, receiving) = (Mutex::new(()), Mutex::new(()));
         let pins = AtomicU32::new(0);
-        let qp = Qp { shared, map, qpn: made.qpn, bell, pins, sending, receiving };
+        let qp = Qp { shared, map, qpn: made.qpn, bells, pins, sending, receiving };
         add(&self.qps, made.handle, qp);
         Ok((made.handle, made.qpn, made.cap))
     }
@@ -425,7 +424,7 @@ impl Device for RemoteDevice {
         let _side = side(&q.receiving)?;
         let max_sge = q.shared.max_recv_sge.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        unsafe { self.receive((&q.map, 1, q.bell + 1), &q.shared.rq, max_sge, wr, bad) }
+        unsafe { self.receive((&q.map, 1, q.bells[1]), &q.shared.rq, max_sge, wr, bad) }
     }
     unsafe fn post_srq_recv(
         &self,
@@ -445,18 +444,19 @@ impl Device for RemoteDevice {
         self.fork.check()?;
         let cqs = read(&self.cqs);
         let c = cqs.get(cq)?;
-        let polling = side(&c.polling)?;
-        let mut queues = c.queues();
+        let mut polling = side(&c.polling)?;
         loop {
-            let Some(first) = queues.front() else { return Ok(0) };
-            match first.map.poll(&first.ring, wc).map_err(|e| self.broken(e))? {
-                // The router has gone on in the next one, before it was made known.
-                0 if queues.len() > 1 => drop(queues.pop_front()),
-                0 => break,
+            match polling.poll(wc) {
+                0 => {}
                 n => return Ok(n),
             }
+            let mut queues = c.queues();
+            // The router had gone on in the next one, before that was made known.
+            let Some(next) = queues.get(1).cloned() else { break };
+            queues.pop_front();
+            *polling = next;
         }
-        drop((queues, polling));
+        drop(polling);
         self.note_empty(c).map(|()| 0)
     }
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
@@ -469,7 +469,7 @@ impl Device for RemoteDevice {
         }
         let _one = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = read(&self.cqs).get(cq)?.queues().back() {
-            last.map.armed(0).announce(ANY);
+            last.armed(0).announce(ANY);
         }
         Ok(())
     }
