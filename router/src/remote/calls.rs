@@ -20,7 +20,7 @@ use gdrcore_net::remote::call::{
 };
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::{File, Pages};
-use gdrcore_net::remote::queue::{Broken, QueueMap, SLOTS_MAX, STRIDE_MAX};
+use gdrcore_net::remote::queue::{QueueMap, SLOTS_MAX, STRIDE_MAX};
 use gdrcore_net::rights::{self, Foreign};
 use std::os::fd::OwnedFd;
 
@@ -83,23 +83,7 @@ impl Session {
     /// Executes a call. What the tenant posted before has been posted to the device
     /// (`Server::post`), so calls and posts keep their order. Only requests that the device
     /// has no room for ([`Error::Again`]), or that wait for credit, are posted after the call.
-    ///
-    /// # Errors
-    /// [`Broken`]: the session must end.
     pub(super) fn call(
-        &mut self,
-        number: u32,
-        from: &[u64],
-        fd: Option<Foreign>,
-        s: &mut CallContext<'_>,
-    ) -> Result<Answer, Broken> {
-        if number == call::QpReset::NUMBER {
-            return self.reset(from, s.shared.device());
-        }
-        Ok(self.execute(number, from, fd, s))
-    }
-
-    fn execute(
         &mut self,
         number: u32,
         from: &[u64],
@@ -148,6 +132,7 @@ impl Session {
 
             with_fd QpCreate(init) => self.make_qp(shared, owners, &init);
             plain QpModify((qp, attr, mask)) => self.modify(d, qp, &attr, mask);
+            plain QpReset(qp) => self.reset(d, qp);
             plain QpQuery(qp) => self.query_qp(d, qp);
             plain QpDestroy(qp) => self.destroy_qp(d, qp, owners);
             plain McastAttach((qp, gid)) => self.attach(d, qp, gid);
@@ -586,14 +571,9 @@ impl Session {
 
     /// `Device::qp_reset`: what was posted goes to the device before, and what has completed to the
     /// tenant before the answer.
-    fn reset(&mut self, from: &[u64], d: &dyn Device) -> Result<Answer, Broken> {
-        let found = arguments::<call::QpReset>(from).and_then(|qp| {
-            self.qps.get(qp).map(|q| (qp, q.device, q.init.send_cq, q.init.recv_cq))
-        });
-        let (qp, device, send_cq, recv_cq) = match found {
-            Ok(found) => found,
-            Err(e) => return Ok(Err(e)),
-        };
+    fn reset(&mut self, d: &dyn Device, qp: Handle) -> Result<()> {
+        let q = self.qps.get(qp)?;
+        let (device, cqs) = (q.device, [q.init.send_cq, q.init.recv_cq]);
         let waits = |q: &Qp| q.waiting() != [0, 0];
         let done = match self.qps.get(qp).is_ok_and(waits) {
             true => {
@@ -612,11 +592,11 @@ impl Session {
             });
             self.discard(qp);
         }
-        for cq in [send_cq, recv_cq] {
+        for cq in cqs {
             self.start_polling(cq);
-            self.move_completions(d, cq, usize::MAX)?;
+            self.move_completions(d, cq, usize::MAX);
         }
-        Ok(done.map(|()| (Vec::new(), None)))
+        done
     }
 
     /// What the session's queue pairs have counted, those that are gone included.

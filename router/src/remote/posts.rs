@@ -19,7 +19,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_core::wire::Feth;
-use gdrcore_net::remote::queue::{recv_wqe, send_wqe, Broken, Doorbell, QueueMap, STRIDE_MAX};
+use gdrcore_net::remote::queue::{recv_wqe, send_wqe, Doorbell, QueueMap, STRIDE_MAX};
 
 /// Sends of one queue in a round, before a call of their session all. Receives have no bound but
 /// their queue: a send may need them.
@@ -74,14 +74,9 @@ fn inline_bytes(wqe: &SendWqe) -> u64 {
 }
 
 /// Copies a request: its head, and as much of what follows as the head says.
-fn copy<const SEND: bool>(
-    map: &QueueMap,
-    k: usize,
-    at: u32,
-    slot: &mut Slot,
-) -> Result<(), Broken> {
+fn copy<const SEND: bool>(map: &QueueMap, k: usize, at: u32, slot: &mut Slot) {
     let head = if SEND { size_of::<SendWqe>() } else { size_of::<RecvWqe>() };
-    map.copy(k, at, 0..head, slot)?;
+    map.copy(k, at, 0..head, slot);
     let rest = match SEND {
         true => send_wqe(slot).map_or(0, |wqe| match wqe.inline {
             0 => usize::from(wqe.num_sge) * size_of::<Sge>(),
@@ -89,7 +84,7 @@ fn copy<const SEND: bool>(
         }),
         false => recv_wqe(slot).map_or(0, |wqe| wqe.num_sge as usize * size_of::<Sge>()),
     };
-    map.copy(k, at, head..head.saturating_add(rest), slot)
+    map.copy(k, at, head..head.saturating_add(rest), slot);
 }
 
 /// The transport part of a request, in the device's handles.
@@ -227,9 +222,6 @@ enum Judged {
 /// Posts `turn` requests that wait in queue `k` of a map by `post`, which gets the copied slot and
 /// whether another request follows at once. Moves `head` behind them. Returns what ended the turn
 /// early.
-///
-/// # Errors
-/// [`Broken`]: the session must end.
 fn take_turn<const SEND: bool>(
     map: &QueueMap,
     (k, head): (usize, &mut u32),
@@ -237,11 +229,11 @@ fn take_turn<const SEND: bool>(
     scratch: &mut Scratch,
     counts: &Counts,
     post: impl Fn(&mut Scratch, bool) -> Result<()>,
-) -> Result<Option<Judged>, Broken> {
+) -> Option<Judged> {
     let mut posted = 0;
     let mut end = None;
     while posted < turn && end.is_none() {
-        copy::<SEND>(map, k, head.wrapping_add(posted), &mut scratch.slot)?;
+        copy::<SEND>(map, k, head.wrapping_add(posted), &mut scratch.slot);
         match post(scratch, posted + 1 < turn) {
             Ok(()) => posted += 1,
             Err(Error::Again) => end = Some(Judged::Again),
@@ -257,7 +249,7 @@ fn take_turn<const SEND: bool>(
     scratch.judged += u64::from(posted + refused);
     *head = head.wrapping_add(posted + refused);
     map.release(k, *head);
-    Ok(end)
+    end
 }
 
 /// Kinds of queues that are watched.
@@ -356,46 +348,23 @@ impl Session {
     }
 
     /// Posts the receives of a round.
-    ///
-    /// # Errors
-    /// [`Broken`].
-    pub(super) fn post_receives(
-        &mut self,
-        device: &dyn Device,
-        scratch: &mut Scratch,
-    ) -> Result<(), Broken> {
+    pub(super) fn post_receives(&mut self, device: &dyn Device, scratch: &mut Scratch) {
         self.hear();
         self.look(RECEIVES, IDLE, u32::MAX);
         while let Some((bell, n)) = self.receives.pop() {
-            self.serve(device, bell, n, scratch)?;
+            self.serve(device, bell, n, scratch);
         }
-        Ok(())
     }
 
     /// Posts the sends of a round.
-    ///
-    /// # Errors
-    /// [`Broken`].
-    pub(super) fn post_sends(
-        &mut self,
-        device: &dyn Device,
-        scratch: &mut Scratch,
-    ) -> Result<(), Broken> {
+    pub(super) fn post_sends(&mut self, device: &dyn Device, scratch: &mut Scratch) {
         while let Some((bell, n)) = self.sends.pop() {
-            self.serve(device, bell, n, scratch)?;
+            self.serve(device, bell, n, scratch);
         }
-        Ok(())
     }
 
     /// Posts the requests of a round that cost nothing: those of queue pairs in ERR.
-    ///
-    /// # Errors
-    /// [`Broken`].
-    pub(super) fn post_flushed(
-        &mut self,
-        device: &dyn Device,
-        scratch: &mut Scratch,
-    ) -> Result<(), Broken> {
+    pub(super) fn post_flushed(&mut self, device: &dyn Device, scratch: &mut Scratch) {
         let mut i = 0;
         while let Some(&(bell, n)) = self.sends.get(i) {
             if !self.qps.at(bell as usize / 2).is_some_and(|(_, q)| q.flushes) {
@@ -403,24 +372,16 @@ impl Session {
                 continue;
             }
             self.sends.swap_remove(i);
-            self.serve(device, bell, n.min(ROUND), scratch)?;
+            self.serve(device, bell, n.min(ROUND), scratch);
         }
-        Ok(())
     }
 
     /// Posts the next request of a round; its queues take turns. Returns its bytes. `None`: none
     /// is left that the device has room for.
-    ///
-    /// # Errors
-    /// [`Broken`].
-    pub(super) fn post_one(
-        &mut self,
-        device: &dyn Device,
-        scratch: &mut Scratch,
-    ) -> Result<Option<u64>, Broken> {
+    pub(super) fn post_one(&mut self, device: &dyn Device, scratch: &mut Scratch) -> Option<u64> {
         while let Some((bell, n)) = self.sends.pop() {
             let Some((qp, before)) = self.head_of(bell) else { continue };
-            self.serve(device, bell, 1, scratch)?;
+            self.serve(device, bell, 1, scratch);
             let after = self.head_of(bell).map(|(_, head)| head);
             // What failed its queue pair is over, and the next round begins with the rest.
             let Ok(q) = self.qps.get_mut(qp) else { continue };
@@ -433,9 +394,9 @@ impl Session {
             let (bytes, signalled) = weight(scratch, q.init.sq_sig_all != 0);
             q.under_way.posted(bytes, signalled);
             count(&self.counts.charged, bytes);
-            return Ok(Some(bytes));
+            return Some(bytes);
         }
-        Ok(None)
+        None
     }
 
     fn head_of(&mut self, bell: u32) -> Option<(Handle, u32)> {
@@ -443,19 +404,13 @@ impl Session {
     }
 
     /// Posts `turn` requests of a queue, which wait there.
-    fn serve(
-        &mut self,
-        device: &dyn Device,
-        bell: u32,
-        turn: u32,
-        scratch: &mut Scratch,
-    ) -> Result<(), Broken> {
+    fn serve(&mut self, device: &dyn Device, bell: u32, turn: u32, scratch: &mut Scratch) {
         let (k, qp) = match Doorbell::of(bell) {
             Doorbell::Srq(srq) => return self.serve_srq(device, srq as usize, turn, scratch),
             Doorbell::Send(qp) => (0, qp),
             Doorbell::Receive(qp) => (1, qp),
         };
-        let Some((qp, q)) = self.qps.at(qp as usize) else { return Ok(()) };
+        let Some((qp, q)) = self.qps.at(qp as usize) else { return };
         let mut head = q.heads[k];
         let at = (k, &mut head);
         let end = match k {
@@ -465,46 +420,36 @@ impl Session {
             _ => take_turn::<false>(&q.map, at, turn, scratch, &self.counts, |scratch, _| {
                 receive(device, (q.device, false), q.map.shapes()[1].stride, scratch)
             }),
-        }?;
-        self.qps.get_mut(qp).map_err(|_| Broken)?.heads[k] = head;
-        match end {
-            Some(Judged::Refused(wr_id)) => self.fail(device, qp, wr_id, k == 1),
-            Some(Judged::Again) | None => Ok(()),
+        };
+        if let Ok(q) = self.qps.get_mut(qp) {
+            q.heads[k] = head;
+        }
+        if let Some(Judged::Refused(wr_id)) = end {
+            self.fail(device, qp, wr_id, k == 1);
         }
     }
 
-    fn serve_srq(
-        &mut self,
-        device: &dyn Device,
-        srq: usize,
-        turn: u32,
-        scratch: &mut Scratch,
-    ) -> Result<(), Broken> {
-        let Some((srq, s)) = self.srqs.at(srq) else { return Ok(()) };
+    fn serve_srq(&mut self, device: &dyn Device, srq: usize, turn: u32, scratch: &mut Scratch) {
+        let Some((srq, s)) = self.srqs.at(srq) else { return };
         let (to, stride) = ((s.device, true), s.map.shapes()[0].stride);
         let (mut head, end) = (s.head, s.head.wrapping_add(turn));
         let post = |scratch: &mut Scratch, _| receive(device, to, stride, scratch);
         // There is no queue pair to fail: what its library would have refused is dropped.
         loop {
             let (left, at) = (end.wrapping_sub(head), (0, &mut head));
-            match take_turn::<false>(&s.map, at, left, scratch, &self.counts, post)? {
+            match take_turn::<false>(&s.map, at, left, scratch, &self.counts, post) {
                 Some(Judged::Refused(_)) => {}
                 Some(Judged::Again) | None => break,
             }
         }
-        self.srqs.get_mut(srq).map_err(|_| Broken)?.head = head;
-        Ok(())
+        if let Ok(s) = self.srqs.get_mut(srq) {
+            s.head = head;
+        }
     }
 
     /// Fails a queue pair for a request that was refused.
-    fn fail(
-        &mut self,
-        device: &dyn Device,
-        qp: Handle,
-        wr_id: u64,
-        receives: bool,
-    ) -> Result<(), Broken> {
-        let q = self.qps.get_mut(qp).map_err(|_| Broken)?;
+    fn fail(&mut self, device: &dyn Device, qp: Handle, wr_id: u64, receives: bool) {
+        let Ok(q) = self.qps.get_mut(qp) else { return };
         let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
         // A queue pair in RESET stays there.
         q.flushes |= device.qp_modify(q.device, &attr, qp_attr_mask::STATE).is_ok();
@@ -517,16 +462,16 @@ impl Session {
         let vendor_err = CauseCode::BadOpcode as u32;
         let wc = Wc { wr_id, status, opcode, vendor_err, qp_num: q.number, ..Wc::default() };
         // First what the device has: the completions of earlier requests.
-        self.move_completions(device, cq, usize::MAX)?;
-        let Ok(c) = self.cqs.get_mut(cq) else { return Ok(()) };
+        self.move_completions(device, cq, usize::MAX);
+        let Session { cqs, is_broken, .. } = self;
+        let Ok(c) = cqs.get_mut(cq) else { return };
         // Without room the program has a full CQ, and loses what goes there.
-        if c.map.room(c.tail)? > 0 {
-            c.map.put(c.tail, &wc)?;
+        if c.room(is_broken) > 0 {
+            c.map.put(c.tail, &wc);
             c.tail = c.tail.wrapping_add(1);
             if c.map.must_tell() {
                 self.tell(cq);
             }
         }
-        Ok(())
     }
 }

@@ -15,7 +15,6 @@ use gdrcore_core::sleep::ANY;
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::reason::{install, note_returned, with_text};
 use gdrcore_net::remote::call::{answer, parse_request, BELL, MESSAGE_MAX};
-use gdrcore_net::remote::queue::Broken;
 use gdrcore_net::rights::Foreign;
 use gdrcore_net::threads::own_cpu;
 use gdrcore_net::via::wire::{receive, send_bytes, Buffer, ReadOutcome};
@@ -167,34 +166,21 @@ impl Server {
     fn post(&mut self, caller: Option<u32>) -> bool {
         let Server { shared, sessions, scratch, shares, is_metered, .. } = self;
         let device = shared.device();
-        let mut bad = Vec::new();
         let before = scratch.judged;
-        let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<(), Broken>| {
-            for session in sessions.iter_mut() {
-                if step(session) == Err(Broken) {
-                    bad.push(session.number);
-                }
-            }
-        };
         let mut waits = false;
-        each(&mut |s| {
+        for s in sessions.iter_mut() {
             let most = if caller == Some(s.number) { u32::MAX } else { ROUND };
             waits |= s.begin(most);
-            Ok(())
-        });
-        each(&mut |s| s.post_receives(device, scratch));
-        if waits {
-            if *is_metered {
-                each(&mut |s| s.post_flushed(device, scratch));
-                post_shared(device, sessions, shares, scratch, &mut bad);
-            } else {
-                each(&mut |s| s.post_sends(device, scratch));
-            }
+        }
+        sessions.iter_mut().for_each(|s| s.post_receives(device, scratch));
+        if waits && *is_metered {
+            sessions.iter_mut().for_each(|s| s.post_flushed(device, scratch));
+            post_shared(device, sessions, shares, scratch);
+        } else if waits {
+            sessions.iter_mut().for_each(|s| s.post_sends(device, scratch));
         }
         // A request that got Again does not count as work.
-        let found = scratch.judged != before;
-        bad.into_iter().for_each(|number| self.give_up(number));
-        found
+        scratch.judged != before
     }
 
     /// Posts requests, moves completions, and runs the device and passes its events on where that
@@ -241,14 +227,15 @@ impl Server {
         }
     }
 
-    /// Moves completions, as [`Session::complete`]. True: there was one.
+    /// Moves completions, as [`Session::complete`], and ends sessions that are broken. True: there
+    /// was one.
     fn complete(&mut self, idle: u32) -> bool {
         let device = self.shared.device();
         let (mut found, mut bad) = (false, Vec::new());
         for session in self.sessions.iter_mut() {
-            match session.complete(device, idle) {
-                Ok(some) => found |= some,
-                Err(Broken) => bad.push(session.number),
+            found |= session.complete(device, idle);
+            if session.is_broken {
+                bad.push(session.number);
             }
         }
         bad.into_iter().for_each(|number| self.give_up(number));
@@ -268,17 +255,14 @@ impl Server {
     fn take_cq_events(&mut self) -> bool {
         let device = self.shared.device();
         let mut busy = false;
-        let mut bad = Vec::new();
         for _ in 0..EVENTS {
             let Ok(Some(cq)) = device.cq_event() else { break };
             busy = true;
             let Some(&(number, cq)) = self.owners.get(&cq) else { continue };
-            let told = self.sessions.get(number).map(|s| s.note_event(device, cq));
-            if told == Some(Err(Broken)) {
-                bad.push(number);
+            if let Some(session) = self.sessions.get(number) {
+                session.note_event(device, cq);
             }
         }
-        bad.into_iter().for_each(|number| self.give_up(number));
         busy
     }
 
@@ -320,7 +304,7 @@ impl Server {
             if call == BELL {
                 continue;
             }
-            if self.answer(number, (call, seq), &words, fd) == Err(Broken) {
+            if !self.answer(number, (call, seq), &words, fd) {
                 self.give_up(number);
                 return true;
             }
@@ -328,18 +312,19 @@ impl Server {
         true
     }
 
+    /// Executes a call, and sends its answer. False: nobody is there to get it.
     fn answer(
         &mut self,
         number: u32,
         (call, seq): (u32, u32),
         words: &[u64],
         fd: Option<Foreign>,
-    ) -> Result<(), Broken> {
+    ) -> bool {
         self.post(Some(number));
         let Server { shared, sessions, owners, .. } = self;
-        let session = sessions.get(number).ok_or(Broken)?;
+        let Some(session) = sessions.get(number) else { return false };
         let mut context = calls::CallContext { shared, owners };
-        let (result, fd) = match session.call(call, words, fd, &mut context)? {
+        let (result, fd) = match session.call(call, words, fd, &mut context) {
             Ok((words, fd)) => (Ok(words), fd),
             Err(e) => (Err(e), None),
         };
@@ -351,10 +336,8 @@ impl Server {
             }
         };
         // A session has one call at a time, so there is room for its answer.
-        match send_bytes(session.calls.as_fd(), &bytes, fd.as_ref().map(AsFd::as_fd)) {
-            Err(Error::Again) | Ok(()) => Ok(()),
-            Err(_) => Err(Broken),
-        }
+        let sent = send_bytes(session.calls.as_fd(), &bytes, fd.as_ref().map(AsFd::as_fd));
+        matches!(sent, Err(Error::Again) | Ok(()))
     }
 
     /// Executes the calls of all sessions that have come. True: there was one.
@@ -393,7 +376,6 @@ fn post_shared(
     sessions: &mut Sessions,
     shares: &mut Shares,
     scratch: &mut Scratch,
-    bad: &mut Vec<u32>,
 ) {
     shares.begin();
     for s in sessions.iter() {
@@ -414,15 +396,11 @@ fn post_shared(
             continue;
         };
         let posted = s.post_one(device, scratch);
-        match posted {
-            Ok(Some(bytes)) => {
-                shares.charge(now, slot, bytes);
-                shares.add(s.tenant, bytes);
-            }
-            Ok(None) => {}
-            Err(Broken) => bad.push(number),
+        if let Some(bytes) = posted {
+            shares.charge(now, slot, bytes);
+            shares.add(s.tenant, bytes);
         }
-        let more = matches!(posted, Ok(Some(_))) && shares.has_window(s.tenant);
+        let more = posted.is_some() && shares.has_window(s.tenant);
         shares.served(slot, more && !s.sends.is_empty());
     }
     sessions.iter_mut().for_each(|s| s.sends.clear());

@@ -78,6 +78,16 @@ pub(super) struct Cq {
     pub(super) owed: bool,
 }
 
+impl Cq {
+    /// Free entries of its memory, as [`QueueMap::room`]; none where the tenant's head is broken.
+    pub(super) fn room(&self, is_broken: &mut bool) -> u32 {
+        self.map.room(self.tail).unwrap_or_else(|Broken| {
+            *is_broken = true;
+            0
+        })
+    }
+}
+
 /// A queue pair.
 pub(super) struct Qp {
     pub(super) device: Handle,
@@ -209,6 +219,8 @@ pub struct Session {
     pub(super) polled: Vec<Handle>,
     /// Where completions are on their way.
     batch: [Wc; BATCH],
+    /// The tenant has written what no program of ours writes: the session must end.
+    pub(super) is_broken: bool,
     /// Counters of queue pairs that are gone.
     pub(super) past: Counters,
     /// Its counts.
@@ -305,6 +317,7 @@ impl Session {
             is_watched: vec![false; Doorbell::COUNT],
             polled: Vec::with_capacity(limits::CQ as usize),
             batch: [Wc::default(); BATCH],
+            is_broken: false,
             past: Counters::ZERO,
             counts: Arc::default(),
         };
@@ -356,23 +369,21 @@ impl Session {
 
     /// Moves completions of the CQs that are polled, and leaves those to the device's events that
     /// had none for `idle` calls. True: there was one.
-    ///
-    /// # Errors
-    /// [`Broken`]: the session must end.
-    pub(super) fn complete(&mut self, device: &dyn Device, idle: u32) -> Result<bool, Broken> {
+    pub(super) fn complete(&mut self, device: &dyn Device, idle: u32) -> bool {
         let mut found = false;
         let mut i = 0;
         while let Some(&cq) = self.polled.get(i) {
-            let n = self.move_completions(device, cq, BATCH)?;
+            let n = self.move_completions(device, cq, BATCH);
             found |= n > 0;
-            match self.cqs.get_mut(cq) {
+            let Session { cqs, is_broken, .. } = self;
+            match cqs.get_mut(cq) {
                 // The tenant frees entries without a bell, so a full CQ stays polled.
-                Ok(c) if n > 0 || c.solicited || c.owed || c.map.room(c.tail)? == 0 => c.idle = 0,
+                Ok(c) if n > 0 || c.solicited || c.owed || c.room(is_broken) == 0 => c.idle = 0,
                 Ok(c) if c.idle < idle => c.idle += 1,
                 Ok(c) => {
                     // What came before the arm has no event.
                     let _ = device.cq_arm(c.device, false);
-                    if self.move_completions(device, cq, BATCH)? == 0 {
+                    if self.move_completions(device, cq, BATCH) == 0 {
                         self.polled.swap_remove(i);
                         continue;
                     }
@@ -385,30 +396,27 @@ impl Session {
             }
             i += 1;
         }
-        Ok(found)
+        found
     }
 
     /// Moves up to `most` completions of a CQ into its memory, as far as that has room: what has
     /// none stays on the device. Returns how many.
-    ///
-    /// # Errors
-    /// [`Broken`].
     pub(super) fn move_completions(
         &mut self,
         device: &dyn Device,
         cq: Handle,
         most: usize,
-    ) -> Result<usize, Broken> {
-        let Session { cqs, qps, batch, counts, is_metered, .. } = self;
-        let Ok(c) = cqs.get_mut(cq) else { return Ok(0) };
+    ) -> usize {
+        let Session { cqs, qps, batch, counts, is_metered, is_broken, .. } = self;
+        let Ok(c) = cqs.get_mut(cq) else { return 0 };
         // The tenant may make room as fast as there are completions.
         let most = most.min(c.map.capacity() as usize);
         let mut moved = 0;
         while moved < most {
-            let room = (c.map.room(c.tail)? as usize).min(BATCH).min(most - moved);
+            let room = (c.room(is_broken) as usize).min(BATCH).min(most - moved);
             let n = device.take_completions(c.device, &mut batch[..room]).unwrap_or(0);
             for wc in &batch[..n] {
-                c.map.put(c.tail, wc)?;
+                c.map.put(c.tail, wc);
                 c.tail = c.tail.wrapping_add(1);
             }
             if *is_metered && n > 0 {
@@ -423,7 +431,7 @@ impl Session {
         if moved > 0 && c.map.must_tell() || c.owed {
             self.tell(cq);
         }
-        Ok(moved)
+        moved
     }
 
     /// Sends the event of a CQ. A socket without room gets it later.
@@ -468,15 +476,14 @@ impl Session {
     }
 
     /// The device has an event for a CQ.
-    pub(super) fn note_event(&mut self, device: &dyn Device, cq: Handle) -> Result<(), Broken> {
+    pub(super) fn note_event(&mut self, device: &dyn Device, cq: Handle) {
         self.start_polling(cq);
         let solicited =
             self.cqs.get_mut(cq).is_ok_and(|c| core::mem::replace(&mut c.solicited, false));
         if solicited {
-            self.move_completions(device, cq, usize::MAX)?;
+            self.move_completions(device, cq, usize::MAX);
             self.tell(cq);
         }
-        Ok(())
     }
 
     /// Sends an asynchronous event. One that finds no room is lost, as with a program that reads

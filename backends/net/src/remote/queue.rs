@@ -28,7 +28,6 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use gdrcore_core::arena::Region;
 use gdrcore_core::error::{Error, Result};
-use gdrcore_core::mem::host;
 use gdrcore_core::refuse;
 use gdrcore_core::ring::SlotRing;
 use gdrcore_core::sleep::{Asleep, ANY};
@@ -51,6 +50,8 @@ const BELLS: usize = Doorbell::COUNT.div_ceil(u64::BITS as usize);
 
 /// Bytes of a cache line. Each slot begins one.
 const LINE: u32 = 64;
+/// Bytes of a word, in which slots are copied.
+const WORD: usize = size_of::<u64>();
 
 /// An entry of a queue: the place of its slot's owner, which is 0 while the entry is written.
 pub trait Entry {
@@ -212,12 +213,6 @@ impl QueueMap {
         self.first[k] + (index & (capacity - 1)) as usize * stride as usize
     }
 
-    /// Address of a slot.
-    #[inline]
-    fn address(&self, k: usize, index: u32) -> u64 {
-        (self.map.as_ptr().addr() + self.slot(k, index)) as u64
-    }
-
     /// Whose a slot is.
     #[inline]
     fn owner<E: Entry>(&self, k: usize, index: u32) -> &AtomicU8 {
@@ -257,15 +252,25 @@ impl QueueMap {
     }
 
     /// The router's end of a send or receive queue: copies bytes of a slot to the same place in
-    /// `to`, as far as the slot has them.
-    ///
-    /// # Errors
-    /// [`Broken`]: the memory is gone.
+    /// `to`, as far as the slot has them. In words: the range begins with one.
     #[inline]
-    pub fn copy(&self, k: usize, at: u32, of: Range<usize>, to: &mut [u8]) -> Result<(), Broken> {
-        let end = of.end.min(self.shapes[k].stride as usize);
-        let Some(bytes) = to.get_mut(of.start..end) else { return Ok(()) };
-        host::fetch(self.address(k, at) + of.start as u64, bytes).map_err(|_| Broken)
+    pub fn copy(&self, k: usize, at: u32, of: Range<usize>, to: &mut [u8]) {
+        let end = of.end.min(self.shapes[k].stride as usize).next_multiple_of(WORD);
+        let Some(bytes) = to.get_mut(of.start..end) else { return };
+        let (words, _) = bytes.as_chunks_mut();
+        for (n, to) in words.iter_mut().enumerate() {
+            let from = self.word(self.slot(k, at) + of.start + n * WORD);
+            *to = from.load(Ordering::Relaxed).to_ne_bytes();
+        }
+    }
+
+    /// A word of a slot, by its offset in the map.
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at.is_multiple_of(WORD) && at < self.map.len());
+        // SAFETY: aligned, and in the map, which lives as long as `self`: slots are lines. Any bits
+        // are valid. The file's size is fixed, and a page of it that is gone comes anew.
+        unsafe { &*self.map.as_ptr().add(at).cast::<AtomicU64>() }
     }
 
     /// Gives the slots before `head` back to the tenant.
@@ -296,14 +301,12 @@ impl QueueMap {
 
     /// Writes a completion into the slot at the tail, which [`QueueMap::room`] found free, and
     /// gives it to the tenant.
-    ///
-    /// # Errors
-    /// [`Broken`]: the memory is gone.
     #[inline]
-    pub fn put(&self, tail: u32, wc: &Wc) -> Result<(), Broken> {
-        host::place(self.address(0, tail), &bytes_of(wc)).map_err(|_| Broken)?;
+    pub fn put(&self, tail: u32, wc: &Wc) {
+        for (n, word) in words_of(wc).into_iter().enumerate() {
+            self.word(self.slot(0, tail) + n * WORD).store(word, Ordering::Relaxed);
+        }
         self.give::<Wc>(0, tail);
-        Ok(())
     }
 
     /// Whether the tenant has armed the CQ before it could see what was put: it must get an event.
@@ -390,10 +393,7 @@ impl QueueMap {
 
     /// The tenant's end of a CQ: takes out the completions of a queue pair; the others stay in
     /// their order. One thread at a time, which does not poll meanwhile. May allocate.
-    ///
-    /// # Errors
-    /// [`Broken`].
-    pub fn purge(&self, qpn: u32) -> Result<(), Broken> {
+    pub fn purge(&self, qpn: u32) {
         let [cursor, _] = &self.cursors;
         let head = cursor.load(Ordering::Relaxed);
         let all = self.waiting::<Wc>(0, head, u32::MAX);
@@ -401,27 +401,32 @@ impl QueueMap {
         kept.retain(|wc| wc.qp_num != qpn);
         let first = head.wrapping_add(all - kept.len() as u32);
         for (k, wc) in (0..).zip(&kept) {
-            self.put(first.wrapping_add(k), wc)?;
+            self.put(first.wrapping_add(k), wc);
         }
         cursor.store(first, Ordering::Relaxed);
         self.release(0, first);
-        Ok(())
     }
 }
 
-/// The bytes of a completion; those between its fields are zero.
-fn bytes_of(wc: &Wc) -> [u8; size_of::<Wc>()] {
-    let mut bytes = [0; size_of::<Wc>()];
-    bytes[..8].copy_from_slice(&wc.wr_id.to_ne_bytes());
-    let Wc { status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, .. } = *wc;
-    let words = [status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags];
-    for (to, from) in bytes[8..].chunks_exact_mut(4).zip(words) {
-        to.copy_from_slice(&from.to_ne_bytes());
-    }
-    bytes[40..42].copy_from_slice(&wc.pkey_index.to_ne_bytes());
-    bytes[42..44].copy_from_slice(&wc.slid.to_ne_bytes());
-    (bytes[44], bytes[45]) = (wc.sl, wc.dlid_path_bits);
-    bytes
+/// The words of a completion. The last one has its padding, which is zero.
+fn words_of(wc: &Wc) -> [u64; size_of::<Wc>() / WORD] {
+    let Wc { wr_id, status, opcode, vendor_err, byte_len, .. } = *wc;
+    let Wc { imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl, dlid_path_bits, .. } = *wc;
+    let join = |a: u32, b: u32| {
+        let mut both = [0; WORD];
+        both[..4].copy_from_slice(&a.to_ne_bytes());
+        both[4..].copy_from_slice(&b.to_ne_bytes());
+        u64::from_ne_bytes(both)
+    };
+    let [[p0, p1], [s0, s1]] = [pkey_index, slid].map(u16::to_ne_bytes);
+    [
+        wr_id,
+        join(status, opcode),
+        join(vendor_err, byte_len),
+        join(imm_data, qp_num),
+        join(src_qp, wc_flags),
+        u64::from_ne_bytes([p0, p1, s0, s1, sl, dlid_path_bits, 0, 0]),
+    ]
 }
 
 /// The head of a copied slot of a send queue.
@@ -595,7 +600,7 @@ mod tests {
             for i in 0..4 {
                 assert_eq!(router.waiting::<SendWqe>(0, head, 8), 4 - i);
                 assert_eq!(router.waiting::<SendWqe>(0, head, 1), 1, "at most");
-                router.copy(0, head, 0..64, &mut slot).unwrap();
+                router.copy(0, head, 0..64, &mut slot);
                 assert_eq!(send_wqe(&slot).unwrap().wr_id, lap * 4 + u64::from(i));
                 head += 1;
             }
@@ -644,7 +649,7 @@ mod tests {
         for tail in 0..5u32 {
             // It reads the head when no free slot is known.
             assert_eq!(router.room(tail), Ok(2 - tail % 2));
-            router.put(tail, &wc).unwrap();
+            router.put(tail, &wc);
             assert_eq!(router.must_tell(), tail == 0, "armed for one event");
             let mut got = [Wc::default(); 4];
             assert_eq!((tenant.poll(&mut got), got[0]), (1, wc));
@@ -652,7 +657,9 @@ mod tests {
         }
         for (tail, room) in [(5, 1), (6, 1), (7, 0)] {
             assert_eq!(router.room(tail), Ok(room));
-            let _ = room > 0 && router.put(tail, &wc).is_ok();
+            if room > 0 {
+                router.put(tail, &wc);
+            }
         }
         let mut got = [Wc::default(); 4];
         assert_eq!((tenant.poll(&mut got[..1]), tenant.poll(&mut got)), (1, 1), "as asked for");
@@ -667,15 +674,15 @@ mod tests {
             for (i, qp_num) in [7, 8, 7, 9].into_iter().enumerate() {
                 let wc = Wc { wr_id: lap * 4 + i as u64, qp_num, ..Wc::default() };
                 assert_ne!(router.room(tail), Ok(0));
-                router.put(tail, &wc).unwrap();
+                router.put(tail, &wc);
                 tail += 1;
             }
-            tenant.purge(7).unwrap();
+            tenant.purge(7);
             assert_eq!((router.room(tail), tenant.poll(&mut got)), (Ok(2), 2));
             assert_eq!(got[..2].iter().map(|wc| wc.wr_id % 4).collect::<Vec<_>>(), [1, 3]);
-            router.put(tail, &Wc { qp_num: 7, ..Wc::default() }).unwrap();
+            router.put(tail, &Wc { qp_num: 7, ..Wc::default() });
             tail += 1;
-            tenant.purge(7).unwrap();
+            tenant.purge(7);
             // What was known to be free is: all but those of before.
             assert_eq!((router.room(tail), tenant.poll(&mut got)), (Ok(1), 0));
         }
