@@ -23,12 +23,14 @@ mod layout;
 mod outage;
 mod paths;
 pub mod place;
+mod ports;
 mod qp;
 mod qpn;
 mod report;
 mod rx;
 mod srq;
 mod tx;
+mod witness;
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};

@@ -1,16 +1,13 @@
-//! Calls by which the device reports its port, its links and its peers: paths, losses, receipts,
-//! errors.
+//! Calls by which the device reports its port, its links and its peers: paths, losses, errors.
 
 use super::cm_qps::local_refusal;
 use super::Guard;
 use crate::config::config_flags;
-use crate::receipt::Receipts;
-use crate::roce::peer::{Path, Peer, PeerAddr};
+use crate::roce::peer::{Path, PeerAddr};
 use crate::verbs::association::DcPhase;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
-use crate::wire::Psn;
 
 /// Data: paths to peers, and their ends.
 impl Guard<'_> {
@@ -83,38 +80,6 @@ impl Guard<'_> {
             t.note_path(s, qi);
             t.common.ready.set(qi);
         }
-    }
-
-    /// Takes the `receipts` that the process at the other end of a link has left. The process has
-    /// ended, and all that it had written to the link is read. To be called before the link is
-    /// given up.
-    pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
-        let (inner, s) = self.split();
-        let is_lost = |peer: &Peer| peer.path == Path::Link(link);
-        inner.transport.take_receipts(s, now, is_lost, receipts);
-    }
-
-    /// Takes the `receipts` that the process of a peer behind the port has left. The process has
-    /// ended, and all that it had sent is received.
-    pub fn port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
-        let (inner, s) = self.split();
-        let is_lost = |peer: &Peer| {
-            peer.path == Path::Port && (peer.addr.gid, peer.addr.port) == (at.gid, at.port)
-        };
-        inner.transport.take_receipts(s, now, is_lost, receipts);
-    }
-
-    /// How many queue pairs have got a first PSN. When it changes, receipts of their numbers are
-    /// void unless [`Guard::is_receipt`] says otherwise.
-    #[inline]
-    pub fn begun(&self) -> u32 {
-        self.transport.common.begun
-    }
-
-    /// Whether a receipt is of the present connection of a QP.
-    pub fn is_receipt(&self, qpn: u32, psn: Psn) -> bool {
-        let qi = self.transport.common.qp_of(qpn);
-        qi.is_some_and(|qi| self.transport.qps[qi].conn.resp.ack_psn == psn)
     }
 
     /// The link that [`Guard::set_link`] has set.

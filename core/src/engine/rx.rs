@@ -1,4 +1,4 @@
-//! Packets and records in; UDP ports that peers may use; the witness.
+//! Packets and records in.
 //!
 //! Of packets and records, `take_*` may decline (false or 0: nothing has changed); `handle_*`
 //! always consumes.
@@ -10,12 +10,10 @@ use crate::roce::frame::middle::FEWEST;
 use crate::roce::frame::record::{ack_behind, is_ack, shape, shape_of, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::{head_words, Run, Words, HEAD_MAX, HEAD_MIN};
-use crate::roce::witness::Suspect;
 use crate::roce::{Origin, Transport};
-use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::types::Wc;
-use crate::wire::{Flow, Opcode, Psn, ICRC_LEN};
+use crate::wire::{Flow, Opcode, ICRC_LEN};
 
 /// Packets of one sender that one receive brought through the port: all of them, or some.
 #[derive(Clone, Copy, Debug)]
@@ -297,103 +295,6 @@ impl Guard<'_> {
     #[inline(always)]
     pub fn finish_handoff(&mut self) -> Option<&Wc> {
         self.split().0.transport.common.handoff.finish()
-    }
-
-    /// From now on, queue pairs whose peer is known to be a soft device
-    /// ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection of both connection managers)
-    /// refuse packets from UDP ports other than the peer's own and those that were allowed for it.
-    /// Another user of the peer's host can send from its address, but not from a port that is
-    /// taken. Other peers may send from any port.
-    pub fn check_ports(&mut self, on: bool) {
-        self.transport.common.check_ports = on;
-    }
-
-    /// From now on, before a request fails because its peer is silent, [`Guard::next_suspect`]
-    /// names the peer at each check, and the caller answers by [`Guard::testify`].
-    pub fn set_witness(&mut self) {
-        self.transport.common.has_witness = true;
-    }
-
-    /// Whether [`Guard::next_suspect`] may have one.
-    #[inline]
-    pub fn has_suspects(&self) -> bool {
-        !self.transport.common.suspects.is_empty()
-    }
-
-    /// Takes a QP whose request is about to fail.
-    pub fn next_suspect(&mut self) -> Option<Suspect> {
-        self.transport.next_suspect()
-    }
-
-    /// From now on, ACKs that wait to leave through the port leave their receipts there.
-    pub fn leave_receipts(&mut self, receipts: &'static Receipts) {
-        self.transport.common.acks.receipts = Some(receipts);
-    }
-
-    /// The process of a suspect's peer has ended, and has left the receipt of an ACK for `psn`:
-    /// ends the requests that it has accepted. [`Guard::testify`] must follow.
-    pub fn take_receipt(&mut self, now: u64, qi: usize, psn: Psn) {
-        let (inner, s) = self.split();
-        inner.transport.take_receipt(s, now, qi, psn);
-    }
-
-    /// Answers why a suspect's peer is silent; `None`: unknown. Its request fails with that cause;
-    /// with [`CauseCode::NotPolled`] when ten checks, 50 ms to 0.5 s apart, have said so.
-    pub fn testify(&mut self, now: u64, qi: usize, code: Option<CauseCode>) {
-        let (inner, s) = self.split();
-        inner.transport.testify(s, qi, now, code);
-    }
-
-    /// Whether [`Guard::refused_port`] has one.
-    #[inline]
-    pub fn has_refused_port(&self) -> bool {
-        self.transport.common.refused_port.is_some()
-    }
-
-    /// Takes the latest refused port, and the peer in whose name it sent: the caller may find out
-    /// its owner.
-    pub fn refused_port(&mut self) -> Option<(PeerAddr, u16)> {
-        self.transport.common.refused_port.take()
-    }
-
-    /// Counts ACK timeouts and requests that came again. If it moves, packets may have been lost
-    /// that left by a second port, because the peer refuses that port.
-    #[inline]
-    pub fn repeats(&self) -> u32 {
-        self.transport.common.repeats
-    }
-
-    /// Packets of a peer may also come from this UDP port, which replaces the oldest of four.
-    /// False: no QP is connected to that peer.
-    pub fn allow_port(&mut self, peer: &PeerAddr, port: u16) -> bool {
-        let mut found = false;
-        let t = &mut self.split().0.transport;
-        for i in 0..t.peers.len() {
-            let p = &mut t.peers[i];
-            if p.refs > 0
-                && p.addr.gid == peer.gid
-                && p.addr.port == peer.port
-                && p.path != Path::Loopback
-            {
-                found = true;
-                if !p.extra_ports.contains(&port) {
-                    p.extra_ports.rotate_right(1);
-                    p.extra_ports[0] = port;
-                }
-            }
-        }
-        found
-    }
-
-    /// Undoes [`Guard::allow_port`]: another process may have the port by now.
-    pub fn forbid_port(&mut self, peer: &PeerAddr, port: u16) {
-        let t = &mut self.split().0.transport;
-        for i in 0..t.peers.len() {
-            let p = &mut t.peers[i];
-            if p.addr.gid == peer.gid && p.addr.port == peer.port {
-                p.extra_ports.iter_mut().filter(|l| **l == port).for_each(|l| *l = 0);
-            }
-        }
     }
 
     /// Counts something that was no packet and no run.
