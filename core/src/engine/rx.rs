@@ -3,7 +3,7 @@
 //! Of packets and records, `take_*` may decline (false or 0: nothing has changed); `handle_*`
 //! always consumes.
 
-use super::{cm, Guard};
+use super::{cm, Guard, Inner};
 use crate::counters::Counters;
 use crate::receipt::Receipts;
 use crate::roce::frame::middle::FEWEST;
@@ -87,6 +87,53 @@ fn take_single_of_dc(
     is_dc && t.take_packet::<true>(s, now, from, packet)
 }
 
+impl Inner {
+    /// Checks the ICRC of packet `number` of a burst, before anything else changes. Its sender's
+    /// identifications count from what it has now. False: the packet is dropped and counted.
+    #[inline(always)]
+    fn verify<const LONG: bool>(&mut self, from: &Origin, number: u16, packet: &[u8]) -> bool {
+        let (flow, t) = (&self.rx_flow.1, &mut self.transport);
+        let expected = self.rx_ident.wrapping_add(number);
+        let Some(ident) = check_icrc(flow, expected, packet, &mut t.common.counters) else {
+            return false;
+        };
+        if ident != expected && !flow.is_v6() {
+            if t.has_strange_ident(from, ident, packet) {
+                t.common.counters.rcvd_icrc_err += 1;
+                return false;
+            }
+            if LONG {
+                self.rx_expected = false;
+            }
+            self.rx_ident = ident.wrapping_sub(number);
+        }
+        true
+    }
+
+    /// Handles a packet whose ICRC is right, and which is no single message.
+    #[inline(always)]
+    fn handle_verified(
+        &mut self,
+        s: &Shared,
+        from: &Origin,
+        arrival: &Arrival<'_>,
+        packet: &[u8],
+        now: &mut impl FnMut() -> u64,
+    ) {
+        let t = &mut self.transport;
+        let Some((mut run, payload)) = parse_run(packet, &mut t.common.counters) else { return };
+        run.grh = arrival.src.grh();
+        let now = now();
+        if arrival.ecn_ce {
+            t.on_mark(s, now, from, &run);
+        }
+        if run.dest_qpn == cm::GSI_QPN {
+            return cm::take(&mut self.cm, t, s, &self.local, now, arrival.src, &run, payload);
+        }
+        t.handle_run(s, now, from, &run, payload);
+    }
+}
+
 /// Data: what arrives.
 impl Guard<'_> {
     /// As [`Guard::handle_arrival`], for all that one receive brought: `data` is one packet, or
@@ -136,7 +183,6 @@ impl Guard<'_> {
             inner.rx_flow = (*src, flow);
             inner.rx_ident = 0;
         }
-        let t = &mut inner.transport;
         let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
         let seg = if seg == 0 { data.len().max(1) } else { seg };
         let mut n = 0;
@@ -145,51 +191,28 @@ impl Guard<'_> {
         let rest = rest.chunks(seg).zip(u16::from(!message.is_empty())..);
         for (packet, i) in rest.chain(message.chunks(seg).zip(0..)) {
             n += 1;
+            let t = &mut inner.transport;
             if recent < t.common.siege_until && t.screen_besieged(recent, &from, packet) {
                 t.common.counters.rcvd_throttled += 1;
                 continue;
             }
             let number = first.wrapping_add(i);
-            let expected = inner.rx_ident.wrapping_add(number);
             if LONG && packet.len() >= FEWEST && !ecn_ce {
-                let flow = (&inner.rx_flow.1, expected);
+                let flow = (&inner.rx_flow.1, inner.rx_ident.wrapping_add(number));
                 if inner.rx_expected && t.take_middle(s, &from, flow, packet, &mut now) {
                     continue;
                 }
-                // Until the check below says otherwise.
+                // Until `verify` says otherwise.
                 inner.rx_expected = true;
             }
-            let Some(ident) =
-                check_icrc(&inner.rx_flow.1, expected, packet, &mut t.common.counters)
-            else {
+            if !inner.verify::<LONG>(&from, number, packet) {
                 continue;
-            };
-            if ident != expected && !inner.rx_flow.1.is_v6() {
-                if t.has_strange_ident(&from, ident, packet) {
-                    t.common.counters.rcvd_icrc_err += 1;
-                    continue;
-                }
-                if LONG {
-                    inner.rx_expected = false;
-                }
-                inner.rx_ident = ident.wrapping_sub(number);
             }
+            let t = &mut inner.transport;
             if !ecn_ce && take_single(t, s, recent, &from, packet) {
                 continue;
             }
-            let Some((mut run, payload)) = parse_run(packet, &mut t.common.counters) else {
-                continue;
-            };
-            run.grh = src.grh();
-            let now = now();
-            if ecn_ce {
-                t.on_mark(s, now, &from, &run);
-            }
-            if run.dest_qpn == cm::GSI_QPN {
-                cm::take(&mut inner.cm, t, s, &inner.local, now, src, &run, payload);
-                continue;
-            }
-            t.handle_run(s, now, &from, &run, payload);
+            inner.handle_verified(s, &from, arrival, packet, &mut now);
         }
         if inner.rx_ident != 0 {
             inner.rx_ident = inner.rx_ident.wrapping_add(1);
