@@ -4,7 +4,7 @@
 //! The sender connects, checks which user listens, and sends one hello with the memory. The socket
 //! then carries wake-ups, requests and grants.
 
-use super::messages::{Grant, GrantRequest, GRANT_LEN};
+use super::messages::{Grant, GrantRequest, LinkMessage, GRANT_LEN};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{accept, connect, Accepted, Lock, Role, SocketPath};
@@ -140,18 +140,17 @@ impl LinkSocket {
         let Some(Message { len, fd, fds }) = receive(&mut self.fd, &mut bytes) else {
             return LinkEvent::Idle;
         };
-        let said = &bytes[..len.min(bytes.len())];
-        match (said, fds, fd) {
-            ([_], 0, None) => LinkEvent::Wake,
-            (_, 0, None) if said.len() < GRANT_LEN => {
-                GrantRequest::parse(said).map_or(LinkEvent::Closed, |(request, by_address)| {
-                    LinkEvent::Request { request, by_address }
-                })
+        match (LinkMessage::parse(&bytes[..len.min(bytes.len())]), fds, fd) {
+            (Some(LinkMessage::Wake), 0, None) => LinkEvent::Wake,
+            (Some(LinkMessage::Request { request, by_address }), 0, None) => {
+                LinkEvent::Request { request, by_address }
             }
-            (_, 0, None) => Grant::parse(said, true)
-                .map_or(LinkEvent::Closed, |grant| LinkEvent::Grant(grant, None)),
-            (_, 1, Some(fd)) => Grant::parse(said, false)
-                .map_or(LinkEvent::Closed, |grant| LinkEvent::Grant(grant, Some(fd))),
+            (Some(LinkMessage::Grant(grant)), 0, None) if grant.by_address => {
+                LinkEvent::Grant(grant, None)
+            }
+            (Some(LinkMessage::Grant(grant)), 1, Some(fd)) if !grant.by_address => {
+                LinkEvent::Grant(grant, Some(fd))
+            }
             _ => LinkEvent::Closed,
         }
     }

@@ -1,4 +1,4 @@
-//! Layout of the requests for memory and of the grants, between the two ends of a link.
+//! Layout of the messages between the two ends of a link: requests for memory, and grants.
 
 use super::ring::GRANTS;
 
@@ -38,6 +38,33 @@ pub struct Grant {
     pub(super) by_address: bool,
 }
 
+/// A message of a link's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkMessage {
+    Wake,
+    Request { request: GrantRequest, by_address: bool },
+    Grant(Grant),
+}
+
+impl LinkMessage {
+    /// Reads a message: a wake-up is any byte, the others are told apart by their head. `None`:
+    /// other bytes.
+    pub(super) fn parse(bytes: &[u8]) -> Option<LinkMessage> {
+        let request =
+            |by_address| LinkMessage::Request { request: GrantRequest::read(bytes), by_address };
+        match (bytes.len(), bytes.first_chunk()) {
+            (1, _) => Some(LinkMessage::Wake),
+            (REQUEST_LEN, Some(&REQUEST)) => Some(request(false)),
+            (REQUEST_LEN, Some(&REQUEST_BY_ADDRESS)) => Some(request(true)),
+            (GRANT_LEN, Some(&GRANT)) => Some(LinkMessage::Grant(Grant::read(bytes, false))),
+            (GRANT_LEN, Some(&GRANT_BY_ADDRESS)) => {
+                Some(LinkMessage::Grant(Grant::read(bytes, true)))
+            }
+            _ => None,
+        }
+    }
+}
+
 fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
@@ -56,15 +83,8 @@ impl GrantRequest {
         bytes
     }
 
-    fn fields(bytes: &[u8]) -> GrantRequest {
+    fn read(bytes: &[u8]) -> GrantRequest {
         GrantRequest { from_qpn: word(bytes, 8), qpn: word(bytes, 12), rkey: word(bytes, 16) }
-    }
-
-    /// Reads a request, and whether it is by address. `None`: other bytes.
-    pub(super) fn parse(bytes: &[u8]) -> Option<(GrantRequest, bool)> {
-        let (head, _) = bytes.split_first_chunk()?;
-        let known = bytes.len() == REQUEST_LEN && [REQUEST, REQUEST_BY_ADDRESS].contains(head);
-        known.then(|| (GrantRequest::fields(bytes), *head == REQUEST_BY_ADDRESS))
     }
 }
 
@@ -84,18 +104,16 @@ impl Grant {
         bytes
     }
 
-    /// Reads a grant with a descriptor, or `by_address` without. `None`: other bytes.
-    pub(super) fn parse(bytes: &[u8], by_address: bool) -> Option<Grant> {
-        let head = if by_address { GRANT_BY_ADDRESS } else { GRANT };
-        (bytes.len() == GRANT_LEN && bytes[..8] == head).then(|| Grant {
-            request: GrantRequest::fields(bytes),
+    fn read(bytes: &[u8], by_address: bool) -> Grant {
+        Grant {
+            request: GrantRequest::read(bytes),
             number: word(bytes, 20),
             serial: word(bytes, 24),
             iova: long(bytes, 32),
             length: long(bytes, 40),
             offset: long(bytes, 48),
             by_address,
-        })
+        }
     }
 
     /// Whether the numbers are possible.
