@@ -5,11 +5,11 @@ use crate::roce::peer::{Path, PeerAddr};
 
 /// Data: the ports of peers.
 impl Guard<'_> {
-    /// From now on, queue pairs whose peer is known to be a soft device
-    /// ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection of both connection managers)
-    /// refuse packets from UDP ports other than the peer's own and those that were allowed for it.
-    /// Another user of the peer's host can send from its address, but not from a port that is
-    /// taken. Other peers may send from any port.
+    /// Sets whether queue pairs that get a peer from now on refuse packets from UDP ports other than
+    /// the peer's own and those that were allowed for it. That holds for peers that are known to be
+    /// soft devices, by [`QpAttr::peer_is_soft`](crate::verbs::types::QpAttr) or by the messages of
+    /// the connection manager; other peers may send from any port. Another user of the peer's host
+    /// can send from its address, but not from a port that is taken.
     pub fn check_ports(&mut self, on: bool) {
         self.transport.common.check_ports = on;
     }

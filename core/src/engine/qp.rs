@@ -386,7 +386,7 @@ impl Inner {
             return Ok(());
         }
         let peer = self.peer_get(addr)?;
-        let peer_is_soft = attr.kin != 0
+        let peer_is_soft = attr.peer_is_soft != 0
             || m & mask::DEST_QPN != 0
                 && self.cm.peer_is_soft(self.transport.qps[qi].qpn, attr.dest_qp_num);
         let t = &mut self.transport;

@@ -134,7 +134,7 @@ pub trait EventSink: Sync {
     /// The connection manager has events; [`gdrcore_core::device::CmDevice::event`] takes them.
     fn cm_event(&self) {}
     /// MADs of other management classes have arrived; [`SoftDevice::take_other_mad`] takes them.
-    fn general_event(&self) {}
+    fn other_mad_event(&self) {}
 }
 
 /// Flags of [`SoftConfig::flags`].

@@ -94,12 +94,12 @@ impl SoftDevice {
     }
 
     /// Takes the next datagram of another management class, from any engine: a packet to QP1 that
-    /// names no engine comes to one by chance. [`EventSink::general_event`] tells of it.
+    /// names no engine comes to one by chance. [`EventSink::other_mad_event`] tells of it.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::OwnerDead`]: in a child of fork.
     ///
-    /// [`EventSink::general_event`]: crate::soft::EventSink::general_event
+    /// [`EventSink::other_mad_event`]: crate::soft::EventSink::other_mad_event
     pub fn take_other_mad(&self) -> Result<Option<OtherMad>> {
         for engine in self.engines.iter() {
             if let Some(found) = engine.lock()?.cm().take_other_mad() {
