@@ -27,7 +27,7 @@ use due::{Action, Pending};
 use fault_log::FaultLog;
 use gdrcore_core::cm::mad;
 use gdrcore_core::device::async_event;
-use gdrcore_core::engine::place::PacketQp;
+use gdrcore_core::engine::injected::PacketQp;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::inject::{Calls, Direction, Faults, Flow, Packet, Passage, Raised, Verdict};
@@ -232,11 +232,11 @@ impl Injector {
     ) -> Option<PacketQp> {
         match direction {
             Direction::In => {
-                let place = g.place_of(bth.dest_qp.get())?;
+                let place = g.packet_qp(bth.dest_qp.get())?;
                 place.peer.is_none_or(|peer| peer == other.gid).then_some(place)
             }
             Direction::Out if bth.opcode.has_deth() => {
-                g.place_of(Deth::parse(behind.first_chunk()?).src_qp.get())
+                g.packet_qp(Deth::parse(behind.first_chunk()?).src_qp.get())
             }
             Direction::Out => self.sender(g, other, bth.dest_qp.get()),
         }
@@ -349,7 +349,7 @@ impl Injector {
                     g.fail_request(now, index, psn, status, rule)
                 }
                 Action::Rejected(from, ids, reason) => {
-                    g.cm_take(now, &from, &mad::rejection(ids, reason))
+                    g.cm_take_mad(now, &from, &mad::rejection(ids, reason))
                 }
                 Action::Unreachable(to) => g.cm_refused(&to, libc::EHOSTUNREACH, true),
                 Action::Event(rule) => self.raise(g, now, rule),

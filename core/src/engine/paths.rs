@@ -11,8 +11,8 @@ use crate::verbs::NONE;
 
 /// Data: paths to peers, and their ends.
 impl Guard<'_> {
-    /// From here on a peer may answer through the port what it received over a link, and the other
-    /// way round: either side may fail to get a link at that moment.
+    /// Lets peers answer through the port what they received over a link, and the other way round:
+    /// either side may have failed to get a link.
     pub fn set_mixed_paths(&mut self) {
         self.split().0.transport.common.mixed_paths = true;
     }
@@ -28,19 +28,19 @@ impl Guard<'_> {
         self.split().0.own_address_is_remote = remote;
     }
 
-    /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the
-    /// connection manager for them, leave through the port.
+    /// Sets whether other engines share this one's address. Datagrams to their QPNs, and messages
+    /// of the connection manager for them, then leave through the port.
     pub fn set_address_shared(&mut self, shared: bool) {
         self.split().0.address_is_shared = shared;
     }
 
-    /// From now on, WRITEs of few packets travel through the port as a WRITE for each packet, which
-    /// makes long bursts of them. For a port that segments bursts.
+    /// Sets whether a WRITE of few packets leaves the port as a WRITE for each packet, which makes
+    /// a long burst of them. For a port that segments bursts.
     pub fn divide_writes(&mut self, on: bool) {
         self.transport.common.divides_writes = on;
     }
 
-    /// The port carries packets one by one, even those of a burst, and all have the IPv4
+    /// Notes that the port sends even the packets of a burst one by one, each with the IPv4
     /// identification 0. Without this call the packets of a burst count from 0 on.
     pub fn set_idents_zero(&mut self) {
         self.split().0.idents_are_zero = true;
@@ -52,8 +52,9 @@ impl Guard<'_> {
         self.transport.common.owns(qpn)
     }
 
-    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number
-    /// may be used again. With [`config_flags::SILENT_LOSS`] it is [`Guard::link_ended`].
+    /// Gives up a link that is gone: its connected QPs fail with [`CauseCode::PathLost`], and
+    /// datagrams to it are lost. The link's number may be used again. With
+    /// [`config_flags::SILENT_LOSS`] it does what [`Guard::link_ended`] does.
     pub fn link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -87,8 +88,8 @@ impl Guard<'_> {
         self.link_of_new_peers
     }
 
-    /// A link is gone, and its traffic goes through the port from now on. If no process answers
-    /// there, requests end by their timers. The number may be used again.
+    /// Moves the traffic of a link that is gone to the port. If no process answers there, requests
+    /// end by their timers. The link's number may be used again.
     pub fn link_ended(&mut self, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -103,24 +104,23 @@ impl Guard<'_> {
         }
     }
 
-    /// The port could not reach an address: notes the cause on its QPs with requests in flight,
-    /// whose retry counters end them. `errno` is the system's. Only for refusals that last (no
-    /// socket there, no route).
+    /// Notes that the port cannot reach an address, as the cause of its QPs with requests in
+    /// flight, whose retry counters end them. `errno`: the system's. Only for refusals that last
+    /// (no socket there, no route).
     pub fn peer_unreachable(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         self.note_peer_error(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
         self.cm_refused(dst, errno, false);
     }
 
-    /// As [`Guard::peer_unreachable`], but the peer's socket is of this host, and it is there: a
-    /// firewall of this host rejects in its name.
+    /// As [`Guard::peer_unreachable`], but the peer's socket exists on this host: a firewall of
+    /// this host rejects packets in its name.
     pub fn peer_rejected(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         self.note_peer_error(now, dst, CauseCode::Firewall, errno as u64, 0);
         self.cm_refused(dst, errno, false);
     }
 
-    /// The kernel refused to send to an address, whatever the network may say. Notes the cause as
-    /// [`Guard::peer_unreachable`] does; a connection attempt to it ends at once, if the refusal
-    /// lasts.
+    /// Notes that the kernel refuses to send to an address, as [`Guard::peer_unreachable`] does. If
+    /// the refusal lasts, a connection attempt to the address ends at once.
     pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         let code = local_refusal(errno);
         self.note_peer_error(now, dst, code, errno as u64, 0);
@@ -129,7 +129,7 @@ impl Guard<'_> {
         }
     }
 
-    /// A packet to an address was larger than its path carries.
+    /// Notes that a packet to an address was larger than its path carries.
     pub fn peer_mtu_exceeded(&mut self, now: u64, dst: &PeerAddr, link_mtu: u32) {
         self.note_peer_error(now, dst, CauseCode::MtuExceeded, 0, u64::from(link_mtu));
     }
@@ -149,12 +149,12 @@ impl Guard<'_> {
             if addr.gid != dst.gid || addr.port != dst.port || !waits {
                 continue;
             }
-            // A hint only: the peer may be starting. The retry counter ends the operation; this
-            // says why.
+            // The cause is a hint only, because the peer may be starting. The retry counter ends
+            // the operation, and the cause explains it.
             let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.conn.mtu) } else { arg0 };
             let mut c = t.conn(s, qi);
             if code == CauseCode::PeerUnreachable {
-                // This host's firewall that rejects what goes out also sends such an error.
+                // A firewall of this host that rejects outgoing packets causes the same error.
                 let since = c.qp.conn.req.silent_since;
                 if matches!(c.explanation(since), Some((CauseCode::Firewall, ..))) {
                     continue;
@@ -165,7 +165,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Segments per burst to an address from now on (1 where the link refuses segmentation
+    /// Sets the most segments per burst to an address (1 where the link refuses segmentation
     /// offload).
     pub fn limit_segments(&mut self, dst: &PeerAddr, max_seg: u16) {
         let t = &mut self.split().0.transport;

@@ -5,24 +5,24 @@ use crate::roce::peer::{Path, PeerAddr};
 
 /// Data: the ports of peers.
 impl Guard<'_> {
-    /// Sets whether queue pairs that get a peer from now on refuse packets from UDP ports other than
-    /// the peer's own and those that were allowed for it. That holds for peers that are known to be
-    /// soft devices, by [`QpAttr::peer_is_soft`](crate::verbs::types::QpAttr) or by the messages of
-    /// the connection manager; other peers may send from any port. Another user of the peer's host
-    /// can send from its address, but not from a port that is taken.
+    /// Sets whether queue pairs that get a peer from now on refuse packets from UDP ports other
+    /// than the peer's own and those that were allowed for it. That holds for peers that are known
+    /// to be soft devices, by [`QpAttr::peer_is_soft`](crate::verbs::types::QpAttr) or by the
+    /// messages of the connection manager; other peers may send from any port. Another user of the
+    /// peer's host can send from its address, but not from a port that is taken.
     pub fn check_ports(&mut self, on: bool) {
         self.transport.common.check_ports = on;
     }
 
-    /// Whether [`Guard::refused_port`] has one.
+    /// Whether a port was refused since the last [`Guard::take_refused_port`].
     #[inline]
     pub fn has_refused_port(&self) -> bool {
         self.transport.common.refused_port.is_some()
     }
 
-    /// Takes the latest refused port, and the peer in whose name it sent: the caller may find out
-    /// its owner.
-    pub fn refused_port(&mut self) -> Option<(PeerAddr, u16)> {
+    /// Takes the latest refused port, and the peer in whose name it sent. The caller may find out
+    /// who owns the port.
+    pub fn take_refused_port(&mut self) -> Option<(PeerAddr, u16)> {
         self.transport.common.refused_port.take()
     }
 
@@ -59,8 +59,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Counts ACK timeouts and requests that came again. If it moves, packets may have been lost
-    /// that left by a second port, because the peer refuses that port.
+    /// The number of ACK timeouts and of requests that came again. If it grows, the peer may refuse
+    /// the second port, by which packets left.
     #[inline]
     pub fn repeats(&self) -> u32 {
         self.transport.common.repeats

@@ -1,7 +1,7 @@
 //! Packets and records in.
 //!
-//! Of packets and records, `take_*` may decline (false or 0: nothing has changed); `handle_*`
-//! always consumes.
+//! A function `take_*` may decline a packet or a record: false or 0, and nothing has changed. A
+//! function `handle_*` always consumes it.
 
 use super::{cm, Guard, Inner};
 use crate::counters::Counters;
@@ -28,12 +28,12 @@ pub struct Arrival<'a> {
     pub data: &'a [u8],
     /// The network marked congestion.
     pub ecn_ce: bool,
-    /// A reading of the clock from just before the receive. It is enough for single messages; an
-    /// owed ACK then leaves that much earlier.
+    /// A reading of the clock from just before the receive. Single messages need no newer one: an
+    /// owed ACK leaves that much earlier.
     pub recent: u64,
 }
 
-/// Checks the ICRC of a packet, whose IPv4 identification is likely `ident`. Returns the
+/// Checks the ICRC of a packet with the likely IPv4 identification `ident`. Returns the
 /// identification, or counts the error.
 #[inline(always)]
 fn check_icrc(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
@@ -128,7 +128,16 @@ impl Inner {
             t.on_mark(s, now, from, &run);
         }
         if run.dest_qpn == cm::GSI_QPN {
-            return cm::take(&mut self.cm, t, s, &self.local, now, arrival.src, &run, payload);
+            return cm::take_packet(
+                &mut self.cm,
+                t,
+                s,
+                &self.local,
+                now,
+                arrival.src,
+                &run,
+                payload,
+            );
         }
         t.handle_run(s, now, from, &run, payload);
     }
@@ -151,10 +160,10 @@ impl Guard<'_> {
         self.handle_arrival(&arrival, || now)
     }
 
-    /// Takes packets that the port has received. `now` is called for those that are no single
+    /// Takes packets that the port has received. `now` is called for packets that are no single
     /// messages. Returns the packets looked at.
     ///
-    /// Anything that a network can bring is legal here; what is wrong is dropped and counted.
+    /// Any bytes that a network can bring are legal here. Wrong packets are dropped and counted.
     #[inline]
     pub fn handle_arrival(&mut self, arrival: &Arrival<'_>, mut now: impl FnMut() -> u64) -> usize {
         if arrival.data.len() >= FEWEST {
@@ -186,7 +195,7 @@ impl Guard<'_> {
         let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
         let seg = if seg == 0 { data.len().max(1) } else { seg };
         let mut n = 0;
-        // As with records: an ACK that came with a message is taken before it.
+        // An ACK that came with a message is taken before the message, as with records.
         let (message, rest) = data.split_at(if ack_is_behind(seg, data) { seg } else { 0 });
         let rest = rest.chunks(seg).zip(u16::from(!message.is_empty())..);
         for (packet, i) in rest.chain(message.chunks(seg).zip(0..)) {
@@ -229,7 +238,7 @@ impl Guard<'_> {
         take_single(&mut inner.transport, s, now, &from, packet)
     }
 
-    /// As [`Guard::handle_packets`], for what came to a group that the port listens for.
+    /// As [`Guard::handle_packets`], for packets to a group that the port listens for.
     pub fn handle_multicast(
         &mut self,
         now: u64,
@@ -304,8 +313,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Lets the first completion for a CQ bypass its ring, if the ring is empty: this thread polls
-    /// the CQ. [`Guard::finish_handoff`] must follow under the same lock.
+    /// Lets the first completion for a CQ bypass its ring, if the ring is empty, because this
+    /// thread polls the CQ. [`Guard::finish_handoff`] must follow under the same lock.
     #[inline(always)]
     pub fn begin_handoff(&mut self, cq: usize, ring: &CqShared) {
         let common = &mut self.split().0.transport.common;
@@ -325,7 +334,7 @@ impl Guard<'_> {
         self.split().0.transport.common.counters.rcvd_malformed += 1;
     }
 
-    /// Takes records that another process of this host wrote (a path that carries runs whole).
+    /// Takes records that another process of this host wrote. A record carries a whole run.
     /// `receipts`: those of its link.
     pub fn handle_records(
         &mut self,

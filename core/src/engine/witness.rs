@@ -15,7 +15,7 @@ impl Guard<'_> {
         self.transport.common.has_witness = true;
     }
 
-    /// Whether [`Guard::next_suspect`] may have one.
+    /// Whether [`Guard::next_suspect`] may return a QP.
     #[inline]
     pub fn has_suspects(&self) -> bool {
         !self.transport.common.suspects.is_empty()
@@ -46,9 +46,9 @@ impl Guard<'_> {
     }
 
     /// Takes the `receipts` that the process at the other end of a link has left. The process has
-    /// ended, and all that it had written to the link is read. To be called before the link is
-    /// given up.
-    pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
+    /// ended, and all that it had written to the link is read. The caller gives the link up
+    /// afterwards.
+    pub fn take_link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
         let (inner, s) = self.split();
         let is_lost = |peer: &Peer| peer.path == Path::Link(link);
         inner.transport.take_receipts(s, now, is_lost, receipts);
@@ -56,7 +56,7 @@ impl Guard<'_> {
 
     /// Takes the `receipts` that the process of a peer behind the port has left. The process has
     /// ended, and all that it had sent is received.
-    pub fn port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
+    pub fn take_port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
         let (inner, s) = self.split();
         let is_lost = |peer: &Peer| {
             peer.path == Path::Port && (peer.addr.gid, peer.addr.port) == (at.gid, at.port)
@@ -64,10 +64,10 @@ impl Guard<'_> {
         inner.transport.take_receipts(s, now, is_lost, receipts);
     }
 
-    /// How many queue pairs have got a first PSN. When it changes, receipts of their numbers are
-    /// void unless [`Guard::is_receipt`] says otherwise.
+    /// The number of connections that have begun. When it changes, a receipt counts only if
+    /// [`Guard::is_receipt`] says so.
     #[inline]
-    pub fn begun(&self) -> u32 {
+    pub fn connections_begun(&self) -> u32 {
         self.transport.common.begun
     }
 

@@ -146,7 +146,7 @@ pub struct Common {
     /// A peer may answer through the port what it received over a link, and the other way round.
     pub mixed_paths: bool,
     /// Until then an ACK timeout of a peer behind the port costs no retry
-    /// ([`crate::engine::Guard::port_away`]).
+    /// ([`crate::engine::Guard::begin_outage`]).
     pub port_excused: u64,
     /// QPs with something to send.
     pub ready: Bitmap,
@@ -204,7 +204,7 @@ pub struct Common {
     /// Counts changes of what [`Transport::mappable`] depends on: states and attributes of QPs,
     /// regions that end.
     pub changes: u32,
-    /// Queue pairs that have got a first PSN ([`crate::engine::Guard::begun`]).
+    /// Queue pairs that have got a first PSN ([`crate::engine::Guard::connections_begun`]).
     pub begun: u32,
     /// A QP waits for room in a CQ whose free entries are all reserved: one is to be taken back.
     pub reclaim: bool,

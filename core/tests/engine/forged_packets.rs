@@ -435,8 +435,8 @@ fn a_peer_of_our_kind_sends_from_its_own_port() {
         }
         let peer = net.hosts[0].addr;
         assert_eq!((taken(&net), net.lock(&b).counters().rcvd_refused), (0, 1));
-        assert_eq!(net.lock(&b).refused_port(), Some((peer, 50_000)));
-        assert_eq!(net.lock(&b).refused_port(), None);
+        assert_eq!(net.lock(&b).take_refused_port(), Some((peer, 50_000)));
+        assert_eq!(net.lock(&b).take_refused_port(), None);
         send(&net, 4791, PSN);
         assert_eq!(taken(&net), 1);
         assert!(net.lock(&b).allow_port(&peer, 50_000));
@@ -524,7 +524,7 @@ fn a_besieged_queue_pair_takes_a_new_port_of_its_peer() {
     let p = request(&net, 0, &b, plus(PSN, 1));
     from_port(&mut net, 0, 50_000, p.clone(), &b);
     assert_eq!((taken(&net), net.lock(&b).counters().rcvd_throttled), (1, throttled + 1));
-    assert_eq!(net.lock(&b).refused_port(), Some((peer, 50_000)));
+    assert_eq!(net.lock(&b).take_refused_port(), Some((peer, 50_000)));
     assert!(net.lock(&b).allow_port(&peer, 50_000));
     from_port(&mut net, 0, 50_000, p, &b);
     assert_eq!(taken(&net), 2);

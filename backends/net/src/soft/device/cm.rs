@@ -194,7 +194,7 @@ impl CmDevice for SoftDevice {
             self.drain_and_ack();
         }
         let (event, news) = self.manage(|qps, now| {
-            let event = cm_qps::event(qps, now);
+            let event = cm_qps::take_event(qps, now);
             let at = event.as_ref().map(|e| self.of_event(e));
             let cause = at.map_or_else(Default::default, |(engine, e)| {
                 let mut g = engine.lock_control();

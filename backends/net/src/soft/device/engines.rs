@@ -196,7 +196,7 @@ impl SoftDevice {
         control.device = Some(self);
         if self.engines.most() > 1 {
             for (k, engine) in self.engines.numbered() {
-                engine.lock_control().set_others(self, k);
+                engine.lock_control().set_other_tables(self, k);
             }
         }
         self.engines.first().watch_interface();
@@ -285,7 +285,7 @@ impl SoftDevice {
             let (mut theirs, mut held) = (first.lock_control(), engine.lock_control());
             held.guard.adopt_all(&theirs.guard)?;
             if let Some(device) = control.device {
-                held.guard.set_others(device, k);
+                held.guard.set_other_tables(device, k);
             }
             if let (Some(of), Some(shm)) = (&theirs.port().shm, &mut held.port().shm) {
                 shm.share_all(of)?;

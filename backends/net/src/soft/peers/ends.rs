@@ -46,7 +46,7 @@ impl PortState {
             |at: &_, listener| !shm.as_ref().is_some_and(|shm| shm.leads_to(at, listener));
         while let Some((at, block)) = member.take_gone(is_closed) {
             if let Some(receipts) = member.receipts_of(&at, block, true) {
-                g.port_receipts(now, &peer_addr(&at), &receipts);
+                g.take_port_receipts(now, &peer_addr(&at), &receipts);
             }
             g.cm_peer_ended(now, &peer_addr(&at), block);
         }

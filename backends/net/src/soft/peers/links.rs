@@ -205,7 +205,7 @@ impl SoftEngine {
     fn lose_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let PortState { shm: Some(shm), member, .. } = port else { return };
         while let Some((link, lost)) = shm.take_lost() {
-            g.link_receipts(now, link, lost.receipts());
+            g.take_link_receipts(now, link, lost.receipts());
             // A process that is watched may have said why it ends.
             let watched = |member: &Member| member.watches(&lost.to, lost.block);
             if !member.as_ref().is_some_and(watched) {

@@ -142,7 +142,7 @@ impl PeerPorts {
 
     #[cold]
     fn vet(&mut self, g: &mut Guard<'_>, local: &Endpoint) -> bool {
-        let Some((peer, port)) = g.refused_port() else { return false };
+        let Some((peer, port)) = g.take_refused_port() else { return false };
         // The port was checked in the last second. The engine forgets it when no queue pair is
         // connected to the peer.
         if self.is_allowed(&peer, port) {

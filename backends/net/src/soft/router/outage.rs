@@ -82,7 +82,7 @@ impl SoftEngine {
         }
         if outage.since.is_none() && (outage.relay_lost || via.is_gone()) {
             (outage.since, outage.at, outage.back) = (Some(now), Some(now), None);
-            g.port_away();
+            g.begin_outage();
         }
         if outage.at.is_none_or(|at| now < at) {
             return;
@@ -114,7 +114,7 @@ impl SoftEngine {
         port.router.services.tell_again();
         port.router.outage = Outage { at: Some(now), back: Some((now, 0)), ..Outage::default() };
         port.router.outage.changed = true;
-        g.port_back(now, now + SETTLE_NS);
+        g.end_outage(now, now + SETTLE_NS);
     }
 
     /// After the router's return: announces listeners again, and sends what peers have not
@@ -133,7 +133,7 @@ impl SoftEngine {
         let due = AGAIN_NS.iter().take_while(|&&after| now >= since + after).count();
         if due > done {
             outage.changed = true;
-            g.port_back(now, since + SETTLE_NS);
+            g.end_outage(now, since + SETTLE_NS);
         }
         outage.back = (due < AGAIN_NS.len() || untold).then_some((since, due));
         let next = AGAIN_NS.get(due).map(|after| since + after);
@@ -145,7 +145,7 @@ impl SoftEngine {
     fn lose_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, waited: u64) {
         port.end_relay();
         port.router.outage = Outage { over: true, changed: true, ..Outage::default() };
-        g.port_lost(now, waited);
+        g.fail_port(now, waited);
         self.notify(g);
     }
 }
