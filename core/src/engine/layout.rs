@@ -175,7 +175,7 @@ pub(super) unsafe fn finish(
                 event_qps,
                 port_events: Default::default(),
                 changes: 0,
-                begun: 0,
+                connections_begun: 0,
                 reclaim: false,
             },
         },

@@ -536,7 +536,7 @@ impl Guard<'_> {
         let q = &mut t.qps[qi];
         take_attributes(q, now, attr, m, &t.common.config);
         if m & mask::RQ_PSN != 0 {
-            t.common.begun = t.common.begun.wrapping_add(1);
+            t.common.connections_begun = t.common.connections_begun.wrapping_add(1);
         }
         if to == from {
             return Ok(());

@@ -179,7 +179,7 @@ impl Guard<'_> {
         if now >= inner.transport.common.acks.flush_at() {
             inner.flush_acks();
         }
-        let mut tx = TxBuf::to_link(buf, link, inner.rx_flow.1, memory);
+        let mut tx = TxBuf::new_link(buf, link, inner.rx_flow.1, memory);
         inner.fill(s, &mut tx, now);
         tx.len()
     }
@@ -232,7 +232,7 @@ impl Guard<'_> {
         memory: &mut dyn PeerMemory,
     ) -> usize {
         let (inner, s) = self.split();
-        let mut tx = TxBuf::to_link(buf, link, inner.rx_flow.1, memory);
+        let mut tx = TxBuf::new_link(buf, link, inner.rx_flow.1, memory);
         transmit_alone(&mut inner.transport, s, qi, &mut tx, now);
         tx.len()
     }
@@ -269,7 +269,7 @@ impl Guard<'_> {
         gid: &[u8; 16],
         rkey: u32,
     ) -> Option<MrAttr> {
-        self.transport.mappable(qpn, from_qpn, gid, rkey)
+        self.transport.mappable_region(qpn, from_qpn, gid, rkey)
     }
 
     /// A counter that moves when an answer of [`Guard::mappable_region`] may have changed.
@@ -327,7 +327,7 @@ impl Guard<'_> {
             let Some(qi) = t.common.ready.next_from(at).filter(|&qi| qi != skipped) else { break };
             at = qi + 1;
             t.common.ready.clear(qi);
-            let mut tx = TxBuf::of_runs(scratch, handed, rx_flow.1);
+            let mut tx = TxBuf::new_runs(scratch, handed, rx_flow.1);
             let sent = t.transmit(s, qi, &mut tx, now);
             if sent != Sent::Idle {
                 t.common.ready.set(qi);

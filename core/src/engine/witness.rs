@@ -68,7 +68,7 @@ impl Guard<'_> {
     /// [`Guard::is_receipt`] says so.
     #[inline]
     pub fn connections_begun(&self) -> u32 {
-        self.transport.common.begun
+        self.transport.common.connections_begun
     }
 
     /// Whether a receipt is of the present connection of a QP.

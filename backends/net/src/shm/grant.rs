@@ -4,7 +4,7 @@
 //! ```text
 //! writer (writes the ring)                            owner (reads the ring)
 //!   control page: "offers"  <- there is memory to grant
-//!   a WRITE with an unknown key   -- request: QPs, key -->  may it WRITE? (`Transport::mappable`)
+//!   a WRITE with an unknown key   -- request: QPs, key -->  may it WRITE? (`mappable_region`)
 //!   maps the descriptor           <-- grant: number, serial, range, descriptor --
 //!   "pinned" = number, fence, serial still in the page? copy, "pinned" = 0
 //!                                   revokes: serial = 0, fence, waits while "pinned" is the number
