@@ -97,16 +97,18 @@ impl Inner {
         let Some(ident) = check_icrc(flow, expected, packet, &mut t.common.counters) else {
             return false;
         };
-        if ident != expected && !flow.is_v6() {
-            if t.has_strange_ident(from, ident, packet) {
-                t.common.counters.rcvd_icrc_err += 1;
-                return false;
-            }
-            if LONG {
-                self.rx_expected = false;
-            }
-            self.rx_ident = ident.wrapping_sub(number);
+        // IPv6 has no identification.
+        if ident == expected || flow.is_v6() {
+            return true;
         }
+        if t.has_strange_ident(from, ident, packet) {
+            t.common.counters.rcvd_icrc_err += 1;
+            return false;
+        }
+        if LONG {
+            self.rx_expected = false;
+        }
+        self.rx_ident = ident.wrapping_sub(number);
         true
     }
 

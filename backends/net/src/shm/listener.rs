@@ -82,7 +82,7 @@ pub(super) enum Incoming {
 /// The next event of a link's socket.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
-    /// There is none.
+    /// No event waits.
     Idle,
     /// The other end has sent a wake-up.
     Wake,
@@ -106,7 +106,7 @@ impl LinkSocket {
         LinkSocket { fd: Foreign::socket(fd) }
     }
 
-    /// Sets whether a descriptor may come: only after this end has requested memory.
+    /// Sets whether a descriptor may come. One may come only after this end has requested memory.
     pub(super) fn allow_descriptor(&mut self, allowed: bool) {
         self.fd.expect(allowed);
     }
@@ -121,7 +121,7 @@ impl LinkSocket {
         self.send(&[1], None);
     }
 
-    /// Sends a message, with a descriptor or without. False: it was not sent.
+    /// Sends a message, with a descriptor or without. False: the message was not sent.
     pub(super) fn send(&self, bytes: &[u8], fd: Option<RawFd>) -> bool {
         match fd {
             Some(fd) => rights::send(self.fd.raw(), bytes, fd).is_ok(),

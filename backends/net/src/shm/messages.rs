@@ -5,7 +5,7 @@ use super::ring::GRANTS;
 /// First bytes of the messages: name and version.
 pub(super) const REQUEST: [u8; 8] = *b"gdrask\x01\0";
 pub(super) const GRANT: [u8; 8] = *b"gdrlon\x01\0";
-/// First bytes if access is by address; sent only to ends that offer it.
+/// First bytes of messages about access by address, which are sent only to ends that offer it.
 pub(super) const REQUEST_BY_ADDRESS: [u8; 8] = *b"gdrakf\x01\0";
 const GRANT_BY_ADDRESS: [u8; 8] = *b"gdrlnf\x01\0";
 /// Bytes of the messages.
@@ -34,7 +34,7 @@ pub struct Grant {
     /// Offset of the region in the descriptor's memory; by address: its address in the owner's
     /// process.
     pub(super) offset: u64,
-    /// There is no descriptor.
+    /// The grant is by address, without a descriptor.
     pub(super) by_address: bool,
 }
 

@@ -52,7 +52,7 @@ impl ManagedQps for AllQps<'_> {
     }
 
     fn note_failed(&mut self, now: u64, e: &CmEvent) {
-        let (engine, e) = self.0.of_event(e);
+        let (engine, e) = self.0.event_engine(e);
         engine.lock_control().cm_note_failed(now, &e);
     }
 }
@@ -63,7 +63,7 @@ impl SoftDevice {
         self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
     }
 
-    /// Whether [`CmDevice::event`] has something, of what the engines have received.
+    /// Whether [`CmDevice::event`] returns an event of the packets that the engines have received.
     pub fn has_cm_events(&self) -> bool {
         self.manager().lock().is_ok_and(|g| g.has_cm_events())
     }
@@ -74,7 +74,7 @@ impl SoftDevice {
     }
 
     /// The engine of an event's queue pair, and the event as that engine knows it.
-    fn of_event(&self, e: &CmEvent) -> (&'static SoftEngine, CmEvent) {
+    fn event_engine(&self, e: &CmEvent) -> (&'static SoftEngine, CmEvent) {
         let engine = match e.qp {
             0 => self.manager(),
             // The program gave this handle, so its engine exists.
@@ -184,7 +184,7 @@ impl CmDevice for SoftDevice {
     }
 
     fn event(&self) -> Result<Option<CmEvent>> {
-        // For a program that only waits for events, the engines run here.
+        // The engines run here, for a program that only waits for events.
         if !self.has_cm_events() {
             self.progress()?;
         }
@@ -195,7 +195,7 @@ impl CmDevice for SoftDevice {
         }
         let (event, news) = self.manage(|qps, now| {
             let event = cm_qps::take_event(qps, now);
-            let at = event.as_ref().map(|e| self.of_event(e));
+            let at = event.as_ref().map(|e| self.event_engine(e));
             let cause = at.map_or_else(Default::default, |(engine, e)| {
                 let mut g = engine.lock_control();
                 witness::explain(&mut g, now, &e);

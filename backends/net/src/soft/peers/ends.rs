@@ -28,8 +28,8 @@ impl PortState {
         }
     }
 
-    /// In a round that received nothing: ends the connections of processes that had ended before
-    /// the round. The packets of such a process are handled first, which is why its link is already
+    /// Ends the connections of processes that had ended before the round, in a round that received
+    /// nothing. The packets of such a process are handled first, which is why its link is already
     /// closed.
     #[inline]
     pub(in crate::soft) fn end_peers(&mut self, g: &mut Guard<'_>, now: u64) {

@@ -10,8 +10,8 @@ use crate::via::resume::Standing;
 use gdrcore_core::engine::Guard;
 use std::os::fd::AsRawFd;
 
-/// After the router's return the silence of a peer is no fault for this long: its process may come
-/// back later than this one.
+/// Time after the router's return for which the silence of a peer is no fault, because its process
+/// may come back later than this one.
 const SETTLE_NS: u64 = 2_000_000_000;
 /// Times after the return at which unacknowledged packets are sent again, once each. The delay is
 /// at most twice the time that the peer's process took to come back.
@@ -101,7 +101,7 @@ impl SoftEngine {
         }
     }
 
-    /// A router has taken the session.
+    /// Continues with a router that has taken the session.
     #[cold]
     fn take_back(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, relay: Option<Relay>) {
         let Some(via) = &self.via else { return };
@@ -140,7 +140,7 @@ impl SoftEngine {
         outage.at = if untold { Some(now + LOOK_NS) } else { next };
     }
 
-    /// No router takes the session any more.
+    /// Gives up, because no router takes the session any more.
     #[cold]
     fn lose_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, waited: u64) {
         port.end_relay();
