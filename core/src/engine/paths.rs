@@ -4,10 +4,20 @@ use super::cm_qps::local_refusal;
 use super::Guard;
 use crate::config::config_flags;
 use crate::roce::peer::{Path, PeerAddr};
+use crate::roce::Transport;
 use crate::verbs::association::DcPhase;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
+
+/// Gives the peers behind a link another path.
+fn move_peers(t: &mut Transport, link: u16, to: Path) {
+    for i in 0..t.peers.len() {
+        if t.peers[i].path == Path::Link(link) {
+            t.peers[i].path = to;
+        }
+    }
+}
 
 /// Data: paths to peers, and their ends.
 impl Guard<'_> {
@@ -67,11 +77,7 @@ impl Guard<'_> {
             }
             return self.link_ended(link);
         }
-        for i in 0..t.peers.len() {
-            if t.peers[i].path == Path::Link(link) {
-                t.peers[i].path = Path::Lost;
-            }
-        }
+        move_peers(t, link, Path::Lost);
         for qi in 0..t.qps.len() {
             let qp = &t.qps[qi];
             if qp.live && qp.conn.peer != NONE && t.peers[qp.conn.peer as usize].path == Path::Lost
@@ -93,11 +99,7 @@ impl Guard<'_> {
     pub fn link_ended(&mut self, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
-        for i in 0..t.peers.len() {
-            if t.peers[i].path == Path::Link(link) {
-                t.peers[i].path = Path::Port;
-            }
-        }
+        move_peers(t, link, Path::Port);
         for qi in 0..t.qps.len() {
             t.note_path(s, qi);
             t.common.ready.set(qi);
