@@ -1,6 +1,16 @@
-//! Layout of the messages between the two ends of a link: requests for memory, and grants.
+//! Layout of the messages between the two ends of a link: the hello, requests for memory, and
+//! grants.
 
 use super::ring::GRANTS;
+use crate::addr::Endpoint;
+
+/// First bytes of a hello: name and version.
+pub(super) const HELLO: [u8; 8] = *b"gdrshm\x02\0";
+/// First bytes of a hello on a socket that a router made. The router names the sender, so the
+/// address in the hello is ignored.
+pub(super) const HELLO_BROKERED: [u8; 8] = *b"gdrshm\x03\0";
+/// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
+pub(super) const HELLO_LEN: usize = 40;
 
 /// First bytes of the messages: name and version.
 pub(super) const REQUEST: [u8; 8] = *b"gdrask\x01\0";
@@ -11,6 +21,34 @@ const GRANT_BY_ADDRESS: [u8; 8] = *b"gdrlnf\x01\0";
 /// Bytes of the messages.
 pub(super) const REQUEST_LEN: usize = 24;
 pub(super) const GRANT_LEN: usize = 56;
+
+/// The first message of a link, which comes with the segment's descriptor.
+pub(super) struct Hello {
+    /// Bytes of ring data.
+    pub(super) size: u32,
+    /// The sender's address.
+    pub(super) from: Endpoint,
+}
+
+impl Hello {
+    pub(super) fn emit(&self, head: [u8; 8]) -> [u8; HELLO_LEN] {
+        let mut bytes = [0; HELLO_LEN];
+        bytes[..8].copy_from_slice(&head);
+        bytes[8..12].copy_from_slice(&self.size.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.from.scope_id.to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.from.port.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.from.ip);
+        bytes
+    }
+
+    /// Reads a hello that begins with `head`. `None`: other bytes.
+    pub(super) fn parse(bytes: &[u8], head: [u8; 8]) -> Option<Hello> {
+        let (_, ip) = bytes.split_last_chunk()?;
+        let from = Endpoint::new(*ip, word(bytes, 12), word(bytes, 16) as u16);
+        let known = bytes.len() == HELLO_LEN && bytes[..8] == head;
+        known.then(|| Hello { size: word(bytes, 8), from })
+    }
+}
 
 /// The queue pairs of a request, and the owner's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
