@@ -13,6 +13,7 @@ use core::mem::offset_of;
 use gdrcore_calls::options;
 use gdrcore_core::engine::cm::node_guid;
 use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::interface_state::InterfaceState;
 use gdrcore_net::interfaces;
@@ -207,8 +208,7 @@ fn of_this_machine() -> Vec<(Endpoint, u32)> {
     let mut found: Vec<(Endpoint, u32)> = Vec::new();
     interfaces::for_each(|i| {
         let Some(endpoint) = i.at.filter(|at| i.is_up() && at.is_unicast()) else { return };
-        let link_local = endpoint.ip[..2] == [0xfe, 0x80];
-        if !link_local && found.iter().all(|(e, _)| *e != endpoint) {
+        if !is_link_local(&endpoint.ip) && found.iter().all(|(e, _)| *e != endpoint) {
             found.push((endpoint, i.index()));
         }
     });

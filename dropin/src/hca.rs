@@ -74,7 +74,7 @@ pub trait EventTarget {
 
 /// The thread that runs the engine calls this for arrived management datagrams, except those of the
 /// connection manager.
-pub static ON_GENERAL: OnceLock<fn()> = OnceLock::new();
+pub static ON_OTHER_MAD: OnceLock<fn()> = OnceLock::new();
 
 /// What is done when a CQ has failed: its address as the program has it. Called by the thread that
 /// runs the engine, with `objects` locked.
@@ -423,8 +423,8 @@ impl EventSink for Hca {
         CM_EVENTS.wake();
     }
 
-    fn general_event(&self) {
-        if let Some(arrived) = ON_GENERAL.get() {
+    fn other_mad_event(&self) {
+        if let Some(arrived) = ON_OTHER_MAD.get() {
             arrived();
         }
     }

@@ -266,7 +266,7 @@ impl Plan {
                 .map_err(|_| refuse!(Invalid, "remote->udp_port {}: at most 65535", r.udp_port))?,
             ..attr.ah
         };
-        attr.kin = u8::from(r.flags & GDRC_ENDPOINT_OWN_PORT != 0);
+        attr.peer_is_soft = u8::from(r.flags & GDRC_ENDPOINT_OWN_PORT != 0);
         Ok(())
     }
 

@@ -31,9 +31,9 @@ pub struct gdrc_context {
     /// `OPEN` is stored with release after `body` was written, and loaded with acquire before it is
     /// read.
     magic: AtomicU64,
-    /// An open NIC: [`fork::here`] of the process that opened it. An open soft device: the same
-    /// word with the bit [`fork::MARK`] inverted; of several engines, with [`fork::SECOND_MARK`]
-    /// inverted. Otherwise a word that equals none of them.
+    /// An open NIC: [`fork::process_word`] of the process that opened it. An open soft device: the
+    /// same word with the bit [`fork::MARK`] inverted; of several engines, with
+    /// [`fork::SECOND_MARK`] inverted. Otherwise a word that equals none of them.
     fast_word: AtomicU64,
     body: UnsafeCell<MaybeUninit<ContextBody>>,
 }
@@ -135,7 +135,7 @@ pub(crate) enum FastDevice {
 pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
     let Some(c) = slot(ctx) else { return FastDevice::None };
     // One word shows whether the context is open, whether this process opened it, and its type.
-    let word = c.fast_word.load(Ordering::Acquire) ^ fork::here();
+    let word = c.fast_word.load(Ordering::Acquire) ^ fork::process_word();
     if word & !fork::MARK != 0 {
         return if word == fork::SECOND_MARK { engines(c) } else { FastDevice::None };
     }

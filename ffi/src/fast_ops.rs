@@ -80,7 +80,7 @@ pub(crate) fn insert_qp(
     object: FastObject<QpTarget>,
 ) -> Result<*mut gdrc_qp_fast> {
     // SAFETY: it stores to atomics of tables that are never freed.
-    unsafe { fork::in_children(disown, &HANDLER) };
+    unsafe { fork::call_in_children(disown, &HANDLER) };
     let ops = match &object.target {
         QpTarget::Nic(_, qp) => {
             let of = &NIC_QP[usize::from(qp.refused_bits.is_some())];
@@ -98,7 +98,7 @@ pub(crate) fn insert_cq(
     object: FastObject<CqTarget>,
 ) -> Result<*mut gdrc_cq_fast> {
     // SAFETY: as in `insert_qp`.
-    unsafe { fork::in_children(disown, &HANDLER) };
+    unsafe { fork::call_in_children(disown, &HANDLER) };
     let ops = match &object.target {
         CqTarget::Nic(..) => &NIC_CQ,
         CqTarget::Soft(_) => &SOFT_CQ,

@@ -179,7 +179,7 @@ impl Side {
     }
 
     fn event(&mut self, now: u64) -> Option<CmEvent> {
-        let e = cm_qps::event(&mut own(&mut self.host.guard()), now)?;
+        let e = cm_qps::take_event(&mut own(&mut self.host.guard()), now)?;
         assert!(e.private_data().len() == usize::from(e.data_len) && e.event < 16, "{e:?}");
         if e.event == cm_event::CONNECT_REQUEST {
             assert!(e.id != 0 && !self.ids.contains(&e.id), "{e:?}");

@@ -347,7 +347,7 @@ impl Tenant {
             timeout: 1,
             retry_cnt: 1,
             rnr_retry: 1,
-            kin: false,
+            peer_is_soft: false,
         };
         for (attr, mask) in connection.steps() {
             self.ask::<call::QpModify>(server, &(made.handle, attr, mask), None, seen);

@@ -93,7 +93,7 @@ impl Link {
             timeout: plan.timeout,
             retry_cnt: plan.retry,
             rnr_retry: plan.rnr,
-            kin: false,
+            peer_is_soft: false,
         };
         let other = self.ends[1 - i].host;
         let e = &mut self.ends[i];

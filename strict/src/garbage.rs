@@ -1,18 +1,15 @@
 //! Fields of a completion that failed: all but four are undefined, and are filled with numbers that
 //! follow from the seed.
 
+use gdrcore_core::random::Random;
 use gdrcore_core::verbs::types::{wc_status, Wc};
 
-/// Fills the undefined fields. `seed`: changes with each completion.
-pub fn fill(wc: &mut Wc, seed: &mut u64) {
+/// Fills the undefined fields.
+pub fn fill(wc: &mut Wc, random: &mut Random) {
     if wc.status == wc_status::SUCCESS {
         return;
     }
-    let mut next = || {
-        *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (*seed ^ (*seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 27)) as u32
-    };
+    let mut next = || random.draw() as u32;
     *wc = Wc {
         wr_id: wc.wr_id,
         status: wc.status,
@@ -45,9 +42,9 @@ mod tests {
             qp_num: 0x11,
             ..Wc::default()
         };
-        let filled = |wc: &Wc, mut seed: u64| {
+        let filled = |wc: &Wc, seed: u64| {
             let mut wc = *wc;
-            fill(&mut wc, &mut seed);
+            fill(&mut wc, &mut Random::new(seed, 0));
             wc
         };
         let (a, b) = (filled(&wc, 1), filled(&wc, 2));

@@ -13,6 +13,7 @@ use crate::sites::{Site, Sites};
 use crate::Id;
 use core::ffi::c_int;
 use gdrcore_calls::options::Mode;
+use gdrcore_core::random::Random;
 use gdrcore_core::verbs::types::{qp_attr_mask, QpAttr, QpCap, Wc};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -62,7 +63,8 @@ pub struct State {
     pub is_fork_ready: bool,
     /// The number of the next request.
     pub(crate) next: u64,
-    seed: u64,
+    /// The numbers of undefined fields.
+    garbage: Random,
 }
 
 // SAFETY: a thread's number, which is a pointer with some libraries, is only compared.
@@ -111,7 +113,7 @@ impl State {
             ways: Ways::default(),
             is_fork_ready: true,
             next: 0,
-            seed,
+            garbage: Random::new(seed, 0),
         }
     }
 
@@ -390,7 +392,7 @@ impl State {
         for report in self.outstanding.complete(device, cq, wc, here) {
             self.add(report);
         }
-        garbage::fill(wc, &mut self.seed);
+        garbage::fill(wc, &mut self.garbage);
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Connection {
     /// Retries after an RNR NAK.
     pub rnr_retry: u8,
     /// Whether the peer is known to be a soft device, as endpoints of the C API state.
-    pub kin: bool,
+    pub peer_is_soft: bool,
 }
 
 impl Default for Connection {
@@ -51,7 +51,7 @@ impl Default for Connection {
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,
-            kin: false,
+            peer_is_soft: false,
         }
     }
 }
@@ -75,7 +75,7 @@ impl Connection {
             timeout: self.timeout,
             retry_cnt: self.retry_cnt,
             rnr_retry: self.rnr_retry,
-            kin: self.kin.into(),
+            peer_is_soft: self.peer_is_soft.into(),
             ..QpAttr::default()
         }
     }

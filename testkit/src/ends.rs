@@ -46,7 +46,7 @@ pub struct Shape {
     /// RNR NAK timer code.
     pub min_rnr_timer: u8,
     /// Whether the peer is known to be a soft device, as endpoints of the C API state.
-    pub kin: bool,
+    pub peer_is_soft: bool,
 }
 
 impl Default for Shape {
@@ -66,7 +66,7 @@ impl Default for Shape {
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,
-            kin: false,
+            peer_is_soft: false,
         }
     }
 }
@@ -216,7 +216,15 @@ impl<'d> End<'d> {
     /// Its connection to `peer`.
     fn connection(&self) -> Connection {
         let Shape {
-            qp_type, access, mtu, timeout, retry_cnt, rnr_retry, min_rnr_timer, kin, ..
+            qp_type,
+            access,
+            mtu,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            min_rnr_timer,
+            peer_is_soft,
+            ..
         } = self.shape;
         let remote = access::REMOTE_WRITE
             | access::REMOTE_READ
@@ -235,7 +243,7 @@ impl<'d> End<'d> {
             timeout,
             retry_cnt,
             rnr_retry,
-            kin,
+            peer_is_soft,
         }
     }
 

@@ -34,7 +34,7 @@ const SHAPE: Shape = Shape {
     retry_cnt: 0,
     rnr_retry: 0,
     min_rnr_timer: 0,
-    kin: false,
+    peer_is_soft: false,
 };
 
 fn two() -> (Soft, Soft) {

@@ -165,10 +165,10 @@ fn root_is_another_user_too() {
 fn guessed_packets_do_not_end_a_connection() {
     or_skip!(as_root());
     let (x, y) = (address(1), address(2));
-    for kin in ["kin=0", "kin=1"] {
+    for option in ["peer_is_soft=0", "peer_is_soft=1"] {
         // Many PSNs are outstanding at a time, and a NAK with any of them is accepted.
-        let mut from = victim(&x, &["path=udp", "stream=write", "piece=65536", kin]);
-        let mut to = victim(&y, &["path=udp", kin]);
+        let mut from = victim(&x, &["path=udp", "stream=write", "piece=65536", option]);
+        let mut to = victim(&y, &["path=udp", option]);
         let [at, _] = from.connect_far(&mut to);
         from.say("go");
         moves(&from, 2);
@@ -189,7 +189,7 @@ fn guessed_packets_do_not_end_a_connection() {
             }
         };
         let refused: u64 = told.split(' ').nth(3).expect("four").parse().expect("a number");
-        println!("{kin}: {refused} packets were refused ({told})");
+        println!("{option}: {refused} packets were refused ({told})");
         assert!(refused > 1000, "{told}");
     }
 }
@@ -200,7 +200,7 @@ fn guessed_packets_do_not_end_a_connection() {
 fn a_peers_second_socket_is_allowed() {
     let (x, y) = (address(1), address(2));
     let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
-    let shape = Shape { kin: true, ..Shape::default() };
+    let shape = Shape { peer_is_soft: true, ..Shape::default() };
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), shape).expect("connected ends");
     for round in 0..500 {
         a.post(round, Op::Write(0, None), 0, 8).expect("post_send");
@@ -219,7 +219,7 @@ fn a_peers_second_socket_is_allowed() {
 fn the_first_message_by_a_second_socket_is_taken() {
     let (x, y) = (address(1), address(2));
     let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
-    let shape = Shape { kin: true, ..Shape::default() };
+    let shape = Shape { peer_is_soft: true, ..Shape::default() };
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), shape).expect("connected ends");
     for end in [&a, &b] {
         (0..2).for_each(|id| end.post_recv(id, 4096, 64).expect("post_recv"));
@@ -264,7 +264,7 @@ fn a_second_socket_is_found_while_another_user_guesses() {
     // Which packet is asked about is a matter of luck.
     for _ in 0..3 {
         let (x, y) = (address(1), address(2));
-        let options = ["path=udp", "kin=1"];
+        let options = ["path=udp", "peer_is_soft=1"];
         let mut from = victim(&x, &[&options[..], &["stream=write", "piece=64"]].concat());
         let mut to = victim(&y, &options);
         let [_, at] = from.connect_far(&mut to);
@@ -288,8 +288,9 @@ fn packets_of_another_users_socket_are_refused() {
     or_skip!(as_root());
     let (x, y) = (address(1), address(2));
     let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
-    let (a, mut b) = connected(dx.dev(), dy.dev(), Shape { kin: true, ..Shape::default() })
-        .expect("connected ends");
+    let (a, mut b) =
+        connected(dx.dev(), dy.dev(), Shape { peer_is_soft: true, ..Shape::default() })
+            .expect("connected ends");
     b.post_recv(7, 0, 64).expect("post_recv");
     let attacker = ATTACKER.parse().expect("a number");
     let idle: Vec<UdpSocket> =
@@ -367,7 +368,7 @@ fn a_second_socket_that_is_refused_ends_no_connection() {
     std::thread::spawn(|| {
         let (x, y) = (address(1), address(2));
         let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
-        let shape = Shape { kin: true, timeout: 10, ..Shape::default() };
+        let shape = Shape { peer_is_soft: true, timeout: 10, ..Shape::default() };
         let (mut a, mut b) = connected(dx.dev(), dy.dev(), shape).expect("connected ends");
         forbid_netlink();
         talk(&mut a, &mut b);
@@ -385,7 +386,7 @@ fn in_a_sandbox_without_netlink_second_sockets_are_accepted() {
         forbid_netlink();
         let (x, y) = (address(1), address(2));
         let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
-        let shape = Shape { kin: true, ..Shape::default() };
+        let shape = Shape { peer_is_soft: true, ..Shape::default() };
         let (mut a, mut b) = connected(dx.dev(), dy.dev(), shape).expect("connected ends");
         talk(&mut a, &mut b);
         let refused = [&dx, &dy].map(|d| d.dev().counters().expect("counters").rcvd_refused);
@@ -402,7 +403,7 @@ fn without_procfs_a_second_socket_is_allowed() {
     let hidden = |device: &str, options: &[&str]| {
         let script = "mount -t tmpfs -o ro none /proc || exit 3; exec \"$@\"";
         let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", script, "sh", FAR, device, "path=udp", "kin=1"]);
+        command.args(["-m", "sh", "-c", script, "sh", FAR, device, "path=udp", "peer_is_soft=1"]);
         Far::run(command.args(options))
     };
     let mut from = hidden(&x, &["stream=write", "piece=64"]);

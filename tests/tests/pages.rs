@@ -1,4 +1,5 @@
-//! Names of the code that stand in the pages are declared where the pages say.
+//! Names of the code that stand in the pages are declared where the pages say, and constants have
+//! the values that the pages give.
 
 use gdrcore_tests::source::{files, relative, root};
 use std::fs;
@@ -110,6 +111,101 @@ fn wrong(page: &str, sources: &[Source]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// The numbers that stand before constants in a page, `8 us (`TURN_NS`)`: number and name.
+fn stated(page: &str) -> Vec<(f64, &str)> {
+    let parts: Vec<&str> = page.split('`').collect();
+    let pairs = parts.windows(2).enumerate().filter(|(n, _)| n % 2 == 0).map(|(_, pair)| pair);
+    pairs.filter_map(|pair| Some((number(pair[0].strip_suffix('(')?)?, pair[1]))).collect()
+}
+
+/// The number at the end of a text, with its unit: times in nanoseconds, sizes in bytes.
+fn number(text: &str) -> Option<f64> {
+    let mut words = text.split_whitespace().rev();
+    let last = words.next()?;
+    let parse = |word: &str| word.replace(',', "").parse::<f64>().ok();
+    let unit = match last {
+        "us" | "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        "KiB" => 1024.0,
+        "MiB" => 1048576.0,
+        _ => 1.0,
+    };
+    // Of `64 such packets` the number is two words before its unit.
+    parse(last).or_else(|| words.take(2).find_map(parse).map(|number| number * unit))
+}
+
+/// The value of a constant's expression: numbers, one shift or products.
+fn value(expression: &str) -> Option<f64> {
+    let one = |word: &str| word.trim().replace('_', "").parse::<f64>().ok();
+    match expression.split_once("<<") {
+        Some((a, b)) => Some(one(a)? * f64::powf(2.0, one(b)?)),
+        None => expression.split('*').map(one).product(),
+    }
+}
+
+/// What is wrong in a page: numbers that are not those of the constants behind them.
+fn wrong_numbers(page: &str, sources: &[Source]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (number, name) in stated(page) {
+        let (module, constant) = name.rsplit_once("::").unwrap_or(("", name));
+        let is_constant = constant.chars().all(|c| c == '_' || c.is_ascii_uppercase());
+        let homes = sources.iter().filter(|s| module.is_empty() || s.is_of(module));
+        let lines = homes.flat_map(|s| s.text.lines());
+        let expressions = lines.filter_map(|line| {
+            let (_, rest) = line.split_once(&format!("const {constant}: "))?;
+            rest.split_once(" = ")?.1.strip_suffix(';')
+        });
+        let values: Vec<Option<f64>> = expressions.map(value).collect();
+        if is_constant && (values.is_empty() || values.iter().any(|value| *value != Some(number))) {
+            wrong.push(format!("{name} is {values:?}, not {number}"));
+        }
+    }
+    wrong
+}
+
+fn pages() -> Vec<(String, String)> {
+    let all = files(&root().join("docs"), &["md"]);
+    let read = |path: &Path| fs::read_to_string(path).expect("a page");
+    all.iter().map(|path| (relative(path), read(path))).collect()
+}
+
+#[test]
+fn constants_have_the_values_that_pages_give() {
+    let (sources, pages) = (sources(), pages());
+    let mut all = Vec::new();
+    for (name, page) in &pages {
+        all.extend(wrong_numbers(page, &sources).into_iter().map(|w| format!("{name}: {w}")));
+    }
+    assert!(all.is_empty(), "{all:#?}");
+    assert!(pages.iter().any(|(_, page)| !stated(page).is_empty()), "no page gives a value");
+}
+
+#[test]
+fn a_wrong_number_is_found() {
+    let source = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
+    let sources = [
+        source("a/turns.rs", "const TURN_NS: u64 = 8_000;\nconst ROOM: usize = 64 << 10;\n"),
+        source("a/other.rs", "const ROOM: usize = 2 * 4;\n"),
+    ];
+    let of = |page: &str| wrong_numbers(page, &sources).len();
+    assert_eq!(
+        of("8 µs (`TURN_NS`), 64 KiB (`turns::ROOM`), 8 such bytes (`other::ROOM`; `x`)"),
+        0
+    );
+    assert_eq!(of("9 us (`TURN_NS`), 63 KiB (`turns::ROOM`), 64 KiB (`ROOM`), 1 s (`NONE`)"), 4);
+}
+
+#[test]
+fn each_harness_of_the_tests_has_a_row() {
+    let page = fs::read_to_string(root().join("docs/internals/TESTS.md")).expect("TESTS.md");
+    let library = fs::read_to_string(root().join("tests/src/lib.rs")).expect("lib.rs");
+    let modules = library.lines().filter_map(|line| line.strip_prefix("pub mod "));
+    let lacking: Vec<&str> =
+        modules.filter(|m| !page.contains(&format!("`{}`", m.trim_end_matches(';')))).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
 }
 
 #[test]

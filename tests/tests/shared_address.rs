@@ -89,7 +89,7 @@ fn a_second_socket_is_allowed_before_the_steering_has_settled() {
     for run in 0.. {
         let devices = [open(&name, &UDP), open(&name, &UDP)];
         let [dx, dy] = [0, 1].map(|n| devices[n].dev());
-        let shape = Shape { depth: 256, cqe: 1024, kin: true, ..Shape::default() };
+        let shape = Shape { depth: 256, cqe: 1024, peer_is_soft: true, ..Shape::default() };
         let (mut a, mut b) = connected(dx, dy, shape).expect("connected ends");
         let counters = || dy.counters().expect("counters");
         let mut first = None;

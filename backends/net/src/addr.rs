@@ -4,6 +4,7 @@ use crate::via::find::{of_device, SocketPath};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::wire::grh::is_link_local;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -115,10 +116,6 @@ impl Endpoint {
         }
     }
 
-    const fn is_link_local_v6(&self) -> bool {
-        self.ip[0] == 0xfe && self.ip[1] & 0xc0 == 0x80
-    }
-
     /// Reads `address`, `address:port`, `[v6%zone]` or `[v6%zone]:port`. No allocation, no name
     /// service.
     ///
@@ -147,7 +144,7 @@ impl Endpoint {
         }
         // Without a zone the kernel cannot know the link of a link-local address. With any other
         // address a zone would be ignored silently.
-        match (ep.is_link_local_v6(), scope_id != 0) {
+        match (is_link_local(&ep.ip), scope_id != 0) {
             (true, false) => Err(refuse!(
                 Invalid,
                 "address '{host}': link-local, so its interface must follow: [{host}%<interface>]"

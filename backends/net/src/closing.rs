@@ -2,10 +2,10 @@
 //!
 //! The last close of a descriptor takes as long as its maker likes: a socket lingers, a file's
 //! server does not answer, a large memfd has many pages, and a Unix socket has such descriptors in
-//! its queue. So a thread that serves anyone hands such a thing over to [`later`]. A closing thread
-//! starts for it, and ends when nothing is left. There are several closing threads, so that a slow
-//! close delays no other. While many things wait, nothing further is taken from other processes
-//! ([`is_full`]).
+//! its queue. So a thread that serves anyone passes such a thing to [`close_later`]. A closing
+//! thread starts for it, and ends when nothing is left. There are several closing threads, so that
+//! a slow close delays no other. While many things wait, nothing further is taken from other
+//! processes ([`is_full`]).
 
 use crate::fork::ForkGuard;
 use crate::map::Map;
@@ -13,9 +13,9 @@ use crate::threads::{taken_by_libc, HelperSignals};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::os::fd::RawFd;
 
-/// Things that may wait at a time; a further one is closed at once.
+/// Most things that wait at a time. A further one is closed at once.
 const ROOM: usize = 1024;
-/// From so many things on nothing further is taken.
+/// Waiting things from which on nothing further is taken from other processes.
 const MANY: usize = ROOM / 2;
 /// Threads at a time.
 const THREADS: u64 = 4;
@@ -71,11 +71,11 @@ fn process() -> u64 {
 }
 
 /// Closes a descriptor that its owner gives up, on another thread. Any thread; never waits.
-pub(crate) fn later(fd: RawFd) {
+pub(crate) fn close_later(fd: RawFd) {
     hand_over(Resource(fd as u64, 0));
 }
 
-/// As [`later`], for a mapping.
+/// As [`close_later`], for a mapping.
 pub(crate) fn unmap_later(map: Map) {
     let (at, len) = map.into_raw();
     hand_over(Resource(at.expose_provenance() as u64, len as u64));
@@ -92,14 +92,14 @@ fn hand_over(thing: Resource) {
     place.thing[0].store(thing.0, SeqCst);
     place.thing[1].store(thing.1, SeqCst);
     place.state.store(FILLED, SeqCst);
-    if !help() {
+    if !start_if_needed() {
         // No thread could be made, and the thing must not stay open.
         close_all();
     }
 }
 
 /// Starts a thread, unless there are enough. False: no thread runs, and none can be made.
-fn help() -> bool {
+fn start_if_needed() -> bool {
     !enter() || start() || !leave() || RUNNING.load(SeqCst) & 0xff > 0
 }
 
@@ -128,7 +128,7 @@ fn close_all() {
         place.state.store(FREE, SeqCst);
         if is_any_left() {
             // This close may take long.
-            help();
+            start_if_needed();
         }
         end(thing);
     }
@@ -164,7 +164,7 @@ fn start() -> bool {
 extern "C" fn run(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
     loop {
         close_all();
-        // A thing that was handed over before the thread left relies on it.
+        // A thing that was passed on before the thread left relies on this thread.
         if !leave() || !is_any_left() || !enter() {
             return core::ptr::null_mut();
         }

@@ -16,10 +16,10 @@ const PATIENCE_MS: c_int = 100;
 
 /// Standard error.
 pub struct ErrorStream {
-    /// Held from the look at the pipe until the line is written: two threads would count on the
-    /// same room otherwise.
+    /// Held from the look at the pipe until the line is written, because two threads would count on
+    /// the same room.
     writing: ForkLock<()>,
-    /// It did not take the last line.
+    /// Standard error did not take the last line.
     is_stuck: AtomicBool,
     lost: AtomicU64,
 }
@@ -46,12 +46,12 @@ impl ErrorStream {
         }
     }
 
-    /// Before fork.
+    /// Called before fork.
     pub fn hold(&self) {
         self.writing.hold();
     }
 
-    /// After it, in parent and child.
+    /// Called after fork, in parent and child.
     pub fn release(&self) {
         self.writing.release();
     }
@@ -80,8 +80,8 @@ impl ErrorStream {
     }
 }
 
-/// Writes all bytes. One call unless the disk is full, whose error the second one has. An error
-/// comes with the number of bytes that were written. `at`: the place in the file, else its end.
+/// Writes all bytes, by one system call. On a full disk a second call returns the error. An error
+/// comes with the number of bytes that were written. `at`: the place in the file; `None`: its end.
 ///
 /// # Errors
 /// The system's.

@@ -128,7 +128,7 @@ fn is_ours(action: &libc::sigaction) -> bool {
 }
 
 /// The action of a signal.
-fn current(signal: i32) -> Result<libc::sigaction> {
+fn read_action(signal: i32) -> Result<libc::sigaction> {
     // SAFETY: sigaction is plain data for which zeroes are valid.
     let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: asks only; `now` has room for the answer.
@@ -147,7 +147,9 @@ fn current(signal: i32) -> Result<libc::sigaction> {
 /// # Cost
 /// Two system calls.
 pub fn install() -> Result<()> {
-    if !host::HAS_LANDINGS || (is_ours(&current(SIGNALS[0])?) && is_ours(&current(SIGNALS[1])?)) {
+    if !host::HAS_LANDINGS
+        || (is_ours(&read_action(SIGNALS[0])?) && is_ours(&read_action(SIGNALS[1])?))
+    {
         return Ok(());
     }
     let mut tries = 0u32;
@@ -184,7 +186,7 @@ fn set(signal: i32, new: &libc::sigaction) -> Result<libc::sigaction> {
 
 /// Puts our handler in front of a signal's action. The caller holds `CHANGING`.
 fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
-    let mut behind = current(signal)?;
+    let mut behind = read_action(signal)?;
     let mut last = 0;
     // Other threads of the program may install handlers meanwhile. Each call returns the action
     // that it replaced, so no action is lost.
@@ -223,7 +225,7 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
 /// once no thread copies any more.
 pub fn uninstall() {
     for (signal, replaced) in SIGNALS.into_iter().zip(&REPLACED) {
-        let Ok(now) = current(signal) else { continue };
+        let Ok(now) = read_action(signal) else { continue };
         let Some(n) = entry_of(&now) else { continue };
         let Some(mut behind) = replaced.get(n).copied() else { continue };
         if behind.sa_flags & libc::SA_RESETHAND != 0

@@ -18,11 +18,11 @@ static PAGE: Page = Page(AtomicU64::new(0), [const { AtomicU64::new(0) }; 511]);
 /// Whether fork() runs [`wipe`].
 static HANDLER: AtomicBool = AtomicBool::new(false);
 
-/// A word of no process: [`here`] never returns it.
+/// A word of no process: [`process_word`] never returns it.
 pub const NOWHERE: u64 = 0;
 
-/// Every word of [`here`] has this bit, so a word without it is no process's: a caller that keeps
-/// such words may clear the bit to give one another meaning.
+/// Every word of [`process_word`] has this bit, so a word without it is no process's. A caller that
+/// keeps such words may clear the bit to give a word another meaning.
 pub const MARK: u64 = 1;
 /// A second bit like [`MARK`], for one more meaning.
 pub const SECOND_MARK: u64 = 2;
@@ -30,7 +30,7 @@ pub const SECOND_MARK: u64 = 2;
 /// A word that differs between this process, its parent and its children: [`ForkGuard::word`] of
 /// the guards made here. Never [`NOWHERE`]. Any thread. Cost: one load.
 #[inline(always)]
-pub fn here() -> u64 {
+pub fn process_word() -> u64 {
     // Complemented, so that a child's wiped page differs from a static before its first write.
     !PAGE.0.load(Ordering::Relaxed)
 }
@@ -45,7 +45,7 @@ pub struct ForkGuard {
 impl ForkGuard {
     /// A guard for contexts that this process opens from now on. Any thread.
     pub fn new() -> ForkGuard {
-        see_to_wiping();
+        wipe_in_forks();
         // Time since boot is later than that of every guard made before the fork, and neither 0 nor
         // its complement.
         let fresh = crate::clock::now_ns().max(4) & !(MARK | SECOND_MARK);
@@ -56,7 +56,7 @@ impl ForkGuard {
         ForkGuard { word: !word }
     }
 
-    /// The word that [`here`] returns in the process that made the guard, and in no other.
+    /// The word that [`process_word`] returns in the process that made the guard, and in no other.
     pub fn word(&self) -> u64 {
         self.word
     }
@@ -64,7 +64,7 @@ impl ForkGuard {
     /// False in a forked child of the process that made the guard. Any thread. Cost: one load.
     #[inline]
     pub fn is_owner(&self) -> bool {
-        here() == self.word
+        process_word() == self.word
     }
 
     /// [`Error::OwnerDead`] in a forked child.
@@ -81,8 +81,8 @@ impl ForkGuard {
     }
 }
 
-/// Makes children start with a wiped page.
-fn see_to_wiping() {
+/// Makes the page of each later child be wiped.
+fn wipe_in_forks() {
     // SAFETY: a page of our own, which holds an atomic that may be 0; the handler only stores to
     // it.
     unsafe { wipe_in_children((&raw const PAGE).cast(), size_of::<Page>(), wipe, &HANDLER) };
@@ -113,7 +113,7 @@ pub unsafe fn wipe_in_children(
     if !wiped {
         // For kernels before 4.14, some sandboxes, and larger pages.
         // SAFETY: our contract.
-        unsafe { in_children(by_hand, handler) };
+        unsafe { call_in_children(by_hand, handler) };
     }
 }
 
@@ -122,7 +122,7 @@ pub unsafe fn wipe_in_children(
 ///
 /// # Safety
 /// `what` may be called in a child of a process with threads, at any time.
-pub unsafe fn in_children(what: extern "C" fn(), handler: &'static AtomicBool) {
+pub unsafe fn call_in_children(what: extern "C" fn(), handler: &'static AtomicBool) {
     if !handler.swap(true, Ordering::Relaxed) {
         // SAFETY: by our contract; the handler stays loaded as long as its code does.
         unsafe { libc::pthread_atfork(None, None, Some(what)) };

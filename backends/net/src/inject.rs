@@ -1,12 +1,11 @@
 //! Injected faults of a device's packets: counts each packet of a queue pair, asks the rules
-//! ([`gdrcore_core::inject`]) what happens to it, and keeps those that are to leave or arrive
-//! later.
+//! ([`gdrcore_core::inject`]) what happens to it, and keeps packets that leave or arrive later.
 //!
-//! A device with faults has one engine, and sends everything through its port, packet by packet:
-//! also what is for other processes of this host, for its own queue pairs, and for memory that is
-//! shared. So a fault is one on the wire, and the transport repairs it or reports it as any other.
+//! A device with faults has one engine, and sends everything through its port, packet by packet,
+//! even to other processes of this host, to its own queue pairs, and to memory that is shared. So a
+//! fault is one on the wire, and the transport repairs it or reports it as any other.
 //!
-//! Its memory is allocated when it is opened, and for each queue pair that is made.
+//! Memory is allocated when the device is opened and when a queue pair is made.
 
 mod calls;
 mod due;
@@ -27,7 +26,7 @@ use due::{Action, Pending};
 use fault_log::FaultLog;
 use gdrcore_core::cm::mad;
 use gdrcore_core::device::async_event;
-use gdrcore_core::engine::place::PacketQp;
+use gdrcore_core::engine::injected::PacketQp;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::inject::{Calls, Direction, Faults, Flow, Packet, Passage, Raised, Verdict};
@@ -45,10 +44,10 @@ use weak::OwnMemory;
 pub struct FaultSpec<'a> {
     /// The rules (docs/using/TESTING.md).
     pub rules: &'a str,
-    /// From which the decisions follow; 0: drawn.
+    /// The seed of the decisions; 0: a random one.
     pub seed: u64,
-    /// Of a program that the launcher starts, whose rules the environment has: the calls that can
-    /// fail. `None`: of a program of the C API, whose calls are those of gdrcore.h.
+    /// The calls that can fail, of a program that the launcher starts, with the rules in the
+    /// environment. `None`: the program uses the C API, whose calls are those of gdrcore.h.
     pub launched: Option<Calls>,
 }
 
@@ -62,7 +61,7 @@ impl FaultSpec<'_> {
         faults.map_err(|e| refuse!(Invalid, "faults: {e}"))
     }
 
-    /// The seed, or the one that the process has drawn.
+    /// The seed, or the random one of the process.
     ///
     /// # Errors
     /// As [`process_seed`].
@@ -78,12 +77,12 @@ impl FaultSpec<'_> {
 const NO_FLOW: u32 = u32::MAX;
 /// The flow of QP1.
 const GSI_FLOW: u32 = u32::MAX - 1;
-/// Longest wait of a packet for those that are to overtake it.
+/// Longest wait of a packet for the packets that overtake it.
 const OVERTAKING_NS: u64 = 10_000_000;
-/// Guesses which queue pair sends to a number.
+/// Places for guesses which queue pair sends to a number.
 const GUESSES: usize = 256;
-/// Bits that are tried for a damage that the ICRC shows. One of 2^15 is explained by another
-/// identification of the IPv4 header, which receivers do not see.
+/// Bits that are tried to damage a packet so that the ICRC shows it. Another identification of the
+/// IPv4 header, which receivers do not see, explains one damage of 2^15.
 const DAMAGES: u64 = 64;
 
 /// The faults of a device, and the packets that wait.
@@ -98,7 +97,7 @@ pub struct Injector {
     made: u32,
     guesses: [u32; GUESSES],
     held: Held,
-    /// In place of host memory, if rules are about its bytes.
+    /// The memory in place of host memory, if rules are about its bytes.
     memory: Option<OwnMemory>,
     /// Actions in the engine.
     pending: Pending,
@@ -144,16 +143,16 @@ impl Injector {
         })
     }
 
-    /// What stands in place of host memory.
+    /// The memory that stands in place of host memory.
     pub fn memory(&self) -> Option<&'static dyn Memory> {
         self.memory.as_ref().map(|own| own.memory() as &'static dyn Memory)
     }
 
-    /// The program has made the queue pair at an index.
+    /// Notes that the program has made the queue pair at an index.
     ///
     /// # Errors
     /// [`Error::NoMemory`](gdrcore_core::Error::NoMemory).
-    pub fn made(&mut self, index: usize) -> Result<()> {
+    pub fn note_made(&mut self, index: usize) -> Result<()> {
         if index >= self.flows.len() {
             let more = index + 1 - self.flows.len();
             let full = |_| refuse!(NoMemory, "faults: no memory for the counts of a queue pair");
@@ -166,16 +165,16 @@ impl Injector {
         Ok(())
     }
 
-    /// The queue pair at an index is about to have another connection.
-    pub fn begin(&mut self, index: usize) {
+    /// Notes that the queue pair at an index is about to have another connection.
+    pub fn note_connection(&mut self, index: usize) {
         if let Some(flow) = self.flows.get_mut(index) {
             flow.begin();
         }
         self.pending.forget(index);
     }
 
-    /// The queue pair at an index has ended.
-    pub fn ended(&mut self, index: usize) {
+    /// Notes that the queue pair at an index has ended.
+    pub fn note_ended(&mut self, index: usize) {
         if let Some(flow) = self.flows.get_mut(index) {
             *flow = Flow::new(0);
         }
@@ -197,7 +196,7 @@ impl Injector {
         self.held.is_full()
     }
 
-    /// Packets of a queue pair that wait, or of all, are due at once.
+    /// Makes the waiting packets of a queue pair, or of all, due at once.
     pub fn release_held(&mut self, index: Option<usize>) {
         self.held.release_held(index.map(|i| i as u32));
     }
@@ -207,7 +206,7 @@ impl Injector {
         let waiting = self.held.take_due(now, may)?;
         let (flow, bytes) = (waiting.flow, waiting.bytes);
         if let (Some(memory), Direction::In) = (&self.memory, waiting.direction) {
-            // In its order: what was decided of its bytes when it came is not kept.
+            // The bytes are placed in order, because the decision about them was not kept.
             begin_placing(memory, number_of(&self.flows, flow), bytes, &Verdict::default(), now);
         }
         Some(waiting)
@@ -221,7 +220,7 @@ impl Injector {
         Some(found)
     }
 
-    /// The queue pair of this device that a packet is of.
+    /// The queue pair of this device to which a packet belongs.
     fn place(
         &mut self,
         g: &Guard<'_>,
@@ -232,11 +231,11 @@ impl Injector {
     ) -> Option<PacketQp> {
         match direction {
             Direction::In => {
-                let place = g.place_of(bth.dest_qp.get())?;
+                let place = g.packet_qp(bth.dest_qp.get())?;
                 place.peer.is_none_or(|peer| peer == other.gid).then_some(place)
             }
             Direction::Out if bth.opcode.has_deth() => {
-                g.place_of(Deth::parse(behind.first_chunk()?).src_qp.get())
+                g.packet_qp(Deth::parse(behind.first_chunk()?).src_qp.get())
             }
             Direction::Out => self.sender(g, other, bth.dest_qp.get()),
         }
@@ -280,7 +279,7 @@ impl Injector {
         Decided { verdict, flow: index }
     }
 
-    /// When a packet is to pass.
+    /// When a packet passes.
     fn due_of(&mut self, now: u64, direction: Direction, decided: &Decided) -> u64 {
         let verdict = &decided.verdict;
         let mut due = now + verdict.delay;
@@ -292,8 +291,9 @@ impl Injector {
         due
     }
 
-    /// Passes a packet on by `pass`, or keeps it: also while any of its flow waits that it must not
-    /// overtake. What finds no room among those that wait is lost, as in the queue of a switch.
+    /// Passes a packet on by `pass`, or keeps it. A packet waits, too, behind packets of its flow
+    /// that it must not overtake. A packet that finds no room among the waiting ones is lost, as in
+    /// the queue of a switch.
     fn pass(
         &mut self,
         now: u64,
@@ -322,7 +322,7 @@ impl Injector {
         }
     }
 
-    /// Whether a packet that would leave is the end of its request instead.
+    /// Whether the request of a packet fails, so that the packet does not leave.
     fn fails(&mut self, to: &PeerAddr, decided: &Decided, bytes: &[u8]) -> bool {
         let Decided { verdict, flow } = decided;
         let action = match (verdict.completion, verdict.reject) {
@@ -341,7 +341,7 @@ impl Injector {
         self.pending.push(action)
     }
 
-    /// Does in the engine what packets and the time have made due.
+    /// Executes the actions in the engine that packets and the time have made due.
     pub fn act(&mut self, g: &mut Guard<'_>, now: u64) {
         while let Some(action) = self.pending.take(now) {
             match action {
@@ -349,7 +349,7 @@ impl Injector {
                     g.fail_request(now, index, psn, status, rule)
                 }
                 Action::Rejected(from, ids, reason) => {
-                    g.cm_take(now, &from, &mad::rejection(ids, reason))
+                    g.cm_take_mad(now, &from, &mad::rejection(ids, reason))
                 }
                 Action::Unreachable(to) => g.cm_refused(&to, libc::EHOSTUNREACH, true),
                 Action::Event(rule) => self.raise(g, now, rule),
@@ -357,7 +357,7 @@ impl Injector {
         }
     }
 
-    /// Raises the event of a rule, with what it tells of.
+    /// Raises the event of a rule, of the object that it names.
     fn raise(&mut self, g: &mut Guard<'_>, now: u64, rule: usize) {
         let Some(hit) = self.rules.event(rule).filter(|_| !self.is_removed) else { return };
         let index = self.flows.iter().position(|flow| flow.number == hit.event.qp);
@@ -376,7 +376,7 @@ impl Injector {
                 self.is_removed = true;
                 g.remove_device(now, rule);
             }
-            // There is no such queue pair, or none any more.
+            // The queue pair does not exist, or has ended.
             (_, None) => return,
             (Raised::Qp(event), Some(index)) => g.raise_on_qp(now, index, event, rule),
             (Raised::Cq, Some(index)) => g.fail_cq_of(now, index, rule),
@@ -386,14 +386,14 @@ impl Injector {
         self.fault_log.log_fault(&hit);
     }
 
-    /// From here on nothing passes, and what waits is lost.
+    /// Takes the port down: no packet passes any more, and waiting ones are lost.
     fn take_port_down(&mut self) {
         self.is_down = true;
         self.held.clear();
     }
 
-    /// A packet is about to leave, signed for the flow `sign`. `send` sends it; false: there is no
-    /// room now, and it is kept.
+    /// Decides about a packet that is about to leave, with the ICRC of the flow `sign`. `send`
+    /// sends it; false: there is no room now, and the packet is kept.
     pub fn leave(
         &mut self,
         g: &Guard<'_>,
@@ -421,8 +421,8 @@ impl Injector {
         self.pass(now, Direction::Out, to, &decided, bytes, send);
     }
 
-    /// A packet has arrived, for the flow `sign`. `take` takes it, with the mark that it may have,
-    /// and returns how many were handled, as this function does.
+    /// Decides about a packet that has arrived, for the flow `sign`. `take` takes it, with its mark
+    /// if it has one, and returns how many packets were handled, as this function does.
     pub fn arrive(
         &mut self,
         g: &mut Guard<'_>,
@@ -433,7 +433,7 @@ impl Injector {
     ) -> usize {
         let (mut src, data) = (packet.src, packet.data);
         if sign.check(0, data).is_err() {
-            // No packet of a peer: the engine counts it.
+            // The bytes are no packet of a peer. The engine counts them.
             return take(g, packet);
         }
         let decided = self.decide(g, Direction::In, &src, data);
@@ -482,8 +482,8 @@ fn number_of(flows: &[Flow], index: u32) -> u32 {
     flows.get(index as usize).map_or(0, |flow| flow.number)
 }
 
-/// An arriving packet of the queue pair with this number is about to be handled: says in which
-/// order its bytes are placed, and how long a READ waits.
+/// Tells the memory in which order the bytes of an arriving packet are placed, and how long a READ
+/// waits. `qp`: the number of the packet's queue pair.
 fn begin_placing(memory: &OwnMemory, qp: u32, bytes: &[u8], verdict: &Verdict, now: u64) {
     let Some(head) = bytes.first_chunk() else { return };
     let (bth, mut state) = (Bth::parse(head), memory.state());
@@ -494,7 +494,7 @@ fn begin_placing(memory: &OwnMemory, qp: u32, bytes: &[u8], verdict: &Verdict, n
     }
 }
 
-/// What a packet is to its flow, and whether it arrives in order for the first time and takes a
+/// The kind of a packet in its flow, and whether it arrives in order for the first time and takes a
 /// receive request.
 fn passage(
     flow: &mut Flow,
@@ -541,8 +541,8 @@ fn passage(
     (passage, arrives && flow.note_first_in_order(bth.psn, place.expected))
 }
 
-/// Makes private data end behind so many bytes: the rest is zero. False: the packet is no message
-/// with more of it.
+/// Makes private data end behind so many bytes, by zeroes. False: the packet is no message with
+/// longer private data.
 fn cut(packet: &mut [u8], len: u32) -> bool {
     let end = packet.len().saturating_sub(ICRC_LEN);
     let mad = packet.get_mut(Bth::LEN + Deth::LEN..end);
@@ -552,7 +552,7 @@ fn cut(packet: &mut [u8], len: u32) -> bool {
     true
 }
 
-/// Turns a bit behind the BTH over, so that the ICRC is wrong whatever the IP header has.
+/// Inverts a bit behind the BTH, so that the ICRC is wrong whatever the IP header contains.
 fn corrupt(sign: &wire::Flow, draw: u64, bytes: &mut [u8]) {
     let bits = 8 * bytes.len().saturating_sub(Bth::LEN) as u64;
     if bits == 0 || bytes.len() < Bth::LEN + ICRC_LEN {

@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 const UP: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
 /// Notifications that one look takes.
 const BATCH: usize = 64;
-/// A longer notification counts as lost.
+/// Longest notification. A longer one counts as lost.
 const ROOM: usize = 8 << 10;
 
 /// The interface of an address.
@@ -145,8 +145,8 @@ impl InterfaceWatch {
                 if kind == libc::RTM_DELADDR && owner == Some((u8::MAX, self.state.interface)) {
                     self.set_address(false, note);
                 }
-                // Another address whose network contains this one says nothing. The exception is
-                // 127.0.0.0/8: one address there stands for all.
+                // Another address whose network contains this one does not count. The exception is
+                // 127.0.0.0/8, where one address stands for all.
                 let is_of_host = v4.is_some_and(|ip| ip[0] == 127);
                 let is_own = matches!(owner, Some((u8::MAX, _)));
                 is_own || owner.is_some() && (is_of_host || !self.state.has_address)

@@ -178,7 +178,7 @@ fn is_gone(e: Error) -> bool {
     matches!(e, Error::NoDevice | Error::Os(libc::ENOENT))
 }
 
-/// The right to bind the names of one holder. Dropping it removes the names and their directory.
+/// The right to bind the names of one holder. Its drop removes the names and their directory.
 #[derive(Debug)]
 pub(crate) struct Lock {
     socket_dir: SocketDir,
@@ -461,7 +461,7 @@ pub(crate) fn is_open(fd: &mut Foreign) -> bool {
     }
 }
 
-/// Whether a connection is closed at its other end. Leaves the bytes that came.
+/// Whether a connection is closed at its other end. Does not read the bytes that came.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     wait_ready(fd, libc::POLLRDHUP, 0)
 }

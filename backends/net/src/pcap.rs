@@ -22,8 +22,8 @@ use std::os::fd::RawFd;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// What a file begins with: classic pcap, version 2.4, in the byte order of this machine; times in
-/// nanoseconds; Ethernet frames, whole.
+/// The beginning of a file: classic pcap, version 2.4, in the byte order of this machine; times in
+/// nanoseconds; whole Ethernet frames.
 fn file_header() -> [u8; 24] {
     let mut b = [0; 24];
     b[..4].copy_from_slice(&0xA1B2_3C4Du32.to_ne_bytes());
@@ -35,8 +35,8 @@ fn file_header() -> [u8; 24] {
     b
 }
 
-/// What is in front of a frame of `bytes` that was seen `time_ns` after the epoch. The format's
-/// seconds end in 2106.
+/// The bytes in front of a frame of `bytes` bytes that was seen `time_ns` after the epoch. The
+/// format's seconds end in 2106.
 fn record_header(time_ns: u64, bytes: u32) -> [u8; 16] {
     let (seconds, rest) = ((time_ns / 1_000_000_000) as u32, (time_ns % 1_000_000_000) as u32);
     let mut b = [0; 16];

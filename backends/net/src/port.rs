@@ -133,13 +133,13 @@ pub trait Port {
     fn tx_flush(&mut self) -> TxOutcome;
     /// Most packets of one burst to a destination, at least 1.
     fn max_segments(&self, dst: &Endpoint) -> u16;
-    /// Sends the filled burst at once; the batch is empty before it. `is_own`: the burst is signed
-    /// for the flow of the connected socket. False: nothing has been sent, and the burst is signed
-    /// for the port's address; commit it and flush.
+    /// Sends the filled burst at once; the batch is empty before it. `is_own`: the burst's ICRCs
+    /// are those of the connected socket's flow. False: nothing was sent, and the ICRCs are those
+    /// of the port's address; commit the burst and flush.
     fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool;
 
-    /// After a loss: bursts leave by the port's own socket for a while, because the peer may refuse
-    /// the connected one.
+    /// Makes bursts leave by the port's own socket for a while, after a loss, because the peer may
+    /// refuse the connected one.
     fn doubt_connected(&mut self);
 
     /// Receives the waiting datagrams and returns their number; those of the poll before are gone.
@@ -147,18 +147,18 @@ pub trait Port {
     /// The `i`-th datagram of the last poll; beyond the last one an empty datagram.
     fn rx_get(&self, i: usize) -> RxPacket<'_>;
 
-    /// From now on [`RxPacket::src`] has hop limits and flow labels, which the kernel shows for
-    /// some 50 ns a receive.
+    /// Makes the kernel report hop limits and flow labels, for [`RxPacket::src`]. Cost: some 50 ns
+    /// a receive.
     fn show_headers(&mut self);
 
-    /// Whether [`Port::take_error`] has something.
+    /// Whether [`Port::take_error`] returns an error.
     fn has_error(&self) -> bool;
     /// Takes the oldest error of a destination.
     fn take_error(&mut self) -> Option<PortError>;
     /// Collects errors that the kernel holds. Returns how many of them the network sent.
     fn drain_errors(&mut self) -> usize;
 
-    /// Receives a group from now on. `Some`: a descriptor to be watched like the port's own.
+    /// Begins to receive a group. `Some`: a descriptor to be watched like the port's own.
     ///
     /// # Errors
     /// [`gdrcore_core::error::Error::NoMemory`]: [`GROUPS`] are received; others of the system.

@@ -209,7 +209,7 @@ impl Drop for Foreign {
         // SAFETY: once, since this is the drop.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
         if self.holds != Holds::Nothing {
-            closing::later(fd.into_raw_fd());
+            closing::close_later(fd.into_raw_fd());
         }
     }
 }

@@ -137,8 +137,8 @@ pub fn unread(at: &Endpoint) -> Unread {
     }
 }
 
-/// The result of several looks at sockets. If one look finds a socket empty, the socket is being
-/// read: packets come and go between two looks.
+/// The result of several looks at sockets. A socket that one look finds empty is being read,
+/// because packets come and go between two looks.
 fn said(looks: impl Iterator<Item = Socket>) -> Unread {
     let mut sockets = heapless::Vec::<(u32, bool), SENDERS>::new();
     for Socket { inode, unread, .. } in looks {

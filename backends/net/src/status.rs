@@ -32,7 +32,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The first line.
+/// The first line of a file.
 const HEAD: &str = "gdrcore-status 1\n";
 /// Longest file that is read.
 const LONGEST: u64 = 8 << 20;
@@ -72,7 +72,8 @@ struct Asked {
     before: Option<(u64, i64)>,
 }
 
-/// Which file it is: its inode, and the nanoseconds of its time, because inodes are used again.
+/// The identity of a file: its inode, and the nanoseconds of its time, because inodes are used
+/// again.
 fn identity(place: &Path) -> Option<(u64, i64)> {
     let file = fs::symlink_metadata(place.join("status")).ok()?;
     Some((file.ino(), file.ctime().wrapping_mul(1_000_000_000) + file.ctime_nsec()))
@@ -115,7 +116,7 @@ fn counters(text: &str) -> Counters {
 /// Asks the devices at the places that `wanted` accepts.
 fn ask_those(wait: Duration, wanted: impl Fn(&Path) -> bool) -> Vec<Status> {
     let Ok(socket) = UnixDatagram::unbound() else { return Vec::new() };
-    // A full queue is that of a device that does not read.
+    // The device of a full queue does not read, so a send must not wait for it.
     let _ = socket.set_nonblocking(true);
     let asked: Vec<Asked> = devices()
         .into_iter()

@@ -144,13 +144,13 @@ pub struct UdpPort {
     groups: groups::Groups,
     class: u8,
     connected: Option<connected::ConnectedSocket>,
-    /// The connected socket after a doubt.
+    /// The connected socket, while it is doubted.
     resting: Option<connected::ConnectedSocket>,
     /// The last peer for which no connected socket could be made.
     not_connectable: Option<PeerAddr>,
     /// Bursts that left alone for the last destination, and could have left by a connected socket.
     lone_bursts: u16,
-    /// After so many lone bursts their peer gets a connected socket.
+    /// Lone bursts after which their peer gets a connected socket.
     connect_after: u16,
     counters: PortCounters,
 }
@@ -260,7 +260,7 @@ impl UdpPort {
         route::route_mtu(self.fd.raw(), &self.local, to)
     }
 
-    /// Another interface has the address now.
+    /// Follows the address to another interface.
     pub fn set_interface(&mut self, interface: u32) {
         if core::mem::replace(&mut self.interface, interface) != interface {
             self.groups_follow();

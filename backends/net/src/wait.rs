@@ -27,7 +27,7 @@ pub struct Waiter {
 pub struct PreSleepCheck {
     /// The awaited event has come.
     pub found: bool,
-    /// There is work: too early to sleep.
+    /// There is work, so the thread must not sleep yet.
     pub work: bool,
 }
 
@@ -82,7 +82,7 @@ impl Waiter {
         control(self.io.raw(), libc::EPOLL_CTL_DEL, fd, 0)
     }
 
-    /// Whether to wake also when the socket can be written (after a full send buffer).
+    /// Sets whether to wake also when the socket can be written (after a full send buffer).
     ///
     /// # Errors
     /// `Os(ENOENT)` if the socket is not in the io set.

@@ -636,6 +636,6 @@ impl CmDevice for VerbsDevice {
     }
 
     fn event(&self) -> Result<Option<CmEvent>> {
-        Ok(cm_qps::event(&mut Qps(self), now_ns()))
+        Ok(cm_qps::take_event(&mut Qps(self), now_ns()))
     }
 }

@@ -1,5 +1,6 @@
 //! Implements the [`Device`] trait: checks each object here and makes it by libibverbs.
 
+use core::ffi::c_int;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -108,15 +109,7 @@ impl Device for VerbsDevice {
         if odp && self.opened.caps & caps::ODP == 0 {
             return Err(refuse!(Unsupported, "access ON_DEMAND: this NIC has no on-demand paging"));
         }
-        // A zero-based region is one whose iova is 0; not every kernel knows the flag.
-        let memory = Memory {
-            addr: reg.addr,
-            length: reg.length,
-            iova: reg.iova,
-            access: reg.access & !access::ZERO_BASED,
-            dmabuf: -1,
-        };
-        self.register(reg, &memory)
+        self.register(reg, -1)
     }
 
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
@@ -234,13 +227,7 @@ impl Device for VerbsDevice {
 
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
         let held = self.cqs.enter(cq)?;
-        if cqe == 0 || cqe > self.opened.max_cqe {
-            return Err(refuse!(
-                Invalid,
-                "cqe {cqe}: 1 to {}, the NIC's limit",
-                self.opened.max_cqe
-            ));
-        }
+        self.check_cqe(cqe)?;
         let mut given = cqe;
         // SAFETY: a live CQ, a readable and writable number.
         errno(unsafe { (self.module.cq_resize)(held.object(), &mut given) })?;
@@ -477,14 +464,7 @@ impl VerbsDevice {
                 "dmabuf_fd {fd}, offset {at:#x}, length {length:#x}: not a range of a dma-buf"
             ));
         }
-        let memory = Memory {
-            addr: reg.addr,
-            length: reg.length,
-            iova: reg.iova,
-            access: reg.access & !access::ZERO_BASED,
-            dmabuf: fd,
-        };
-        self.register(reg, &memory)
+        self.register(reg, fd)
     }
 
     /// Refuses unknown access flags, forbidden combinations, and flags that the NIC lacks.
@@ -509,12 +489,17 @@ impl VerbsDevice {
         Ok(())
     }
 
-    fn register(&self, reg: &MrReg, memory: &Memory) -> Result<(Handle, MrAttr)> {
+    /// `dmabuf`: the descriptor of a dma-buf, or -1.
+    fn register(&self, reg: &MrReg, dmabuf: c_int) -> Result<(Handle, MrAttr)> {
         let parent = self.pds.enter(reg.pd)?;
+        let MrReg { addr, length, iova, .. } = *reg;
+        // A zero-based region is one whose iova is 0; not every kernel knows the flag.
+        let memory =
+            Memory { addr, length, iova, access: reg.access & !access::ZERO_BASED, dmabuf };
         let mut attr = MrAttr {
-            addr: reg.addr,
-            length: reg.length,
-            iova: reg.iova,
+            addr,
+            length,
+            iova,
             access: reg.access,
             provider: reg.provider,
             ..MrAttr::default()
@@ -525,16 +510,15 @@ impl VerbsDevice {
             // SAFETY: a live PD, writable results. The memory itself is only pinned, and may be
             // anything.
             let made = errno(unsafe {
-                register(parent.object(), memory, &mut mr, &mut attr.lkey, &mut attr.rkey)
+                register(parent.object(), &memory, &mut mr, &mut attr.lkey, &mut attr.rkey)
             });
             // No words here: the caller compares the error.
-            if made == Err(Error::NoMemory)
-                && memory.dmabuf < 0
-                && !is_mapped(memory.addr, memory.length)
-            {
+            if made == Err(Error::NoMemory) && dmabuf < 0 && !is_mapped(addr, length) {
                 // Some drivers return this for unmapped memory.
-                let (at, n) = (memory.addr, memory.length);
-                return Err(refuse!(Fault, "addr {at:#x}: of {n:#x} bytes some are not mapped"));
+                return Err(refuse!(
+                    Fault,
+                    "addr {addr:#x}: of {length:#x} bytes some are not mapped"
+                ));
             }
             made?;
             more.pd.store(reg.pd, Relaxed);

@@ -11,7 +11,7 @@ use crate::cm_ids::Manages;
 use crate::event_set::Events;
 use crate::name::NicName;
 use crate::objects::{lock, Ah, Channel, Cq, Mr, Mw, Qp, Srq, Tables};
-use crate::open::{self, is_link_local};
+use crate::open;
 use crate::slots::Slots;
 use crate::{errno, load};
 use gdrcore_core::arena::Walk;
@@ -21,6 +21,7 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{qp_type, AhAttr, Handle, QpCap};
+use gdrcore_core::wire::grh::is_link_local;
 
 /// UDP port of RoCE v2: NICs send to no other.
 pub const ROCE_PORT: u16 = 4791;

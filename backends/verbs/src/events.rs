@@ -17,20 +17,22 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::Handle;
 
 impl VerbsDevice {
-    /// A CQ whose events go to a channel of libibverbs; `handle` 0: the device's own channel.
+    /// Refuses a size that no CQ of the NIC has.
+    pub(crate) fn check_cqe(&self, cqe: u32) -> Result<()> {
+        match self.opened.max_cqe {
+            most if (1..=most).contains(&cqe) => Ok(()),
+            most => Err(refuse!(Invalid, "cqe {cqe}: 1 to {most}, the NIC's limit")),
+        }
+    }
+
+    /// Makes a CQ whose events go to a channel of libibverbs; `handle` 0: the device's own channel.
     pub(crate) fn cq_with(
         &self,
         cqe: u32,
         handle: Handle,
         channel: Object,
     ) -> Result<(Handle, u32)> {
-        if cqe == 0 || cqe > self.opened.max_cqe {
-            return Err(refuse!(
-                Invalid,
-                "cqe {cqe}: 1 to {}, the NIC's limit",
-                self.opened.max_cqe
-            ));
-        }
+        self.check_cqe(cqe)?;
         let mut given = cqe;
         let cq = self.add(&self.cqs, |cookie, more| {
             let mut cq = core::ptr::null_mut();

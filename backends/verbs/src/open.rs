@@ -6,6 +6,7 @@ use crate::abi::{link, GidEntry, Module, Opened, Port, Source, Text, NAME_MAX};
 use crate::errno;
 use crate::name::{address, NicName, Which};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::wire::grh::is_link_local;
 
 /// Limit of the GIDs of a port that are read: an address vector has 8 bits for the index.
 const GIDS_MAX: usize = 256;
@@ -237,11 +238,6 @@ fn rank(gid: &[u8; 16]) -> u32 {
         None if is_link_local(gid) => 2,
         None => 1,
     }
-}
-
-/// Whether an address needs an interface to be valid.
-pub fn is_link_local(gid: &[u8; 16]) -> bool {
-    gid[0] == 0xFE && gid[1] & 0xC0 == 0x80
 }
 
 #[cfg(test)]

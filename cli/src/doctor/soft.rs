@@ -107,7 +107,7 @@ impl End {
             timeout: TIMEOUT,
             retry_cnt: RETRIES,
             rnr_retry: RETRIES,
-            kin: 1,
+            peer_is_soft: 1,
             ..QpAttr::default()
         };
         let states = [qp_state::RESET, qp_state::INIT, qp_state::RTR, qp_state::RTS];

@@ -174,7 +174,7 @@ impl Cm {
         id.port = port;
         id.remote_port = header.src_port;
         // Linux cm.c cm_format_paths_from_req: Answers have the class of the REQ's path.
-        id.peer = from.by_class(m.traffic_class);
+        id.peer = from.reply_addr(m.traffic_class);
         id.tid = tid;
         id.remote_id = m.local_comm_id;
         id.remote_guid = m.local_ca_guid;

@@ -17,7 +17,7 @@ use crate::verbs::types::{AhAttr, Handle};
 
 /// Control: objects of the other engines of a device.
 impl Guard<'_> {
-    /// A protection domain of another engine.
+    /// Adopts a protection domain of another engine.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`]; [`crate::Error::Busy`]: its index is in use here.
@@ -30,10 +30,11 @@ impl Guard<'_> {
     /// # Errors
     /// Those of [`Guard::pd_dealloc`].
     pub fn pd_may_end(&self, pd: Handle) -> Result<()> {
-        self.unused_pd(pd).map(|_| ())
+        self.check_pd_unused(pd).map(|_| ())
     }
 
-    /// A region of another engine, which has given it `key`; `reg` as there.
+    /// Adopts a region of another engine under the `key` that it has there. `reg`: as in the
+    /// registration there.
     ///
     /// # Errors
     /// As [`Guard::mr_reg`]; [`crate::Error::Busy`]: its index is in use here.
@@ -51,8 +52,8 @@ impl Guard<'_> {
         self.transport.common.memory.regions.unbound(mr).map(|_| ())
     }
 
-    /// A window of another engine, which has given it `key`. A binding to a window of type 2
-    /// belongs to its queue pair, so the other engines do not know it.
+    /// Adopts a window of another engine under the `key` that it has there. A binding to a window
+    /// of type 2 belongs to its queue pair, so it is not adopted.
     ///
     /// # Errors
     /// As [`Guard::mw_alloc`]; [`crate::Error::Busy`]: its index is in use here.
@@ -61,7 +62,7 @@ impl Guard<'_> {
         self.in_regions(|regions| regions.adopt_mw(mw, key, pd, mw_type))
     }
 
-    /// An address handle of another engine.
+    /// Adopts an address handle of another engine.
     ///
     /// # Errors
     /// As [`Guard::ah_create`]; [`crate::Error::Busy`]: its index is in use here.
@@ -69,10 +70,10 @@ impl Guard<'_> {
         self.make_ah(pd, attr, |pool| pool.adopt(ah)).map(|_| ())
     }
 
-    /// Takes over what another engine has: kinds of memory; protection domains, regions and windows
-    /// under the same handles and keys; and the handles of its address handles, which
-    /// [`Guard::ah_follow`] then makes one by one, as each has a path of its own. This engine has
-    /// had no object yet.
+    /// Takes over what another engine has: kinds of memory, and protection domains, regions and
+    /// windows under the same handles and keys. Of its address handles it takes the handles alone:
+    /// [`Guard::ah_follow`] then makes them one by one, because each has a path of its own. This
+    /// engine has had no object yet.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`]; [`crate::Error::Busy`]: this engine has objects.
@@ -99,7 +100,8 @@ impl Guard<'_> {
         self.transport.common.ahs.len()
     }
 
-    /// The address handle at a place, its protection domain, and its address; `None`: none.
+    /// The address handle at a place, its protection domain, and its address. `None`: the place is
+    /// free.
     pub fn ah_at(&self, place: usize) -> Option<(Handle, Handle, AhAttr)> {
         let common = &self.transport.common;
         let ah = common.ahs.get(place).filter(|ah| ah.live)?;
@@ -116,18 +118,19 @@ impl Guard<'_> {
     }
 
     /// Takes over what is bound to windows of type 1 in another engine. The caller holds the locks
-    /// of all engines, and this engine is one of them from then on.
+    /// of all engines, and counts this engine among them from then on.
     pub fn adopt_bindings(&mut self, of: &Guard<'_>) {
         let (inner, _) = self.split();
         inner.transport.common.memory.regions.copy_bindings(&of.transport.common.memory.regions);
     }
 
-    /// Windows of type 1 are bound in `others`, too, from here on; `own`: this engine's number.
-    pub fn set_others(&mut self, others: &'static dyn OtherTables, own: usize) {
+    /// Sets the engines in which windows of type 1 are bound, too. `own`: this engine's number
+    /// among them.
+    pub fn set_other_tables(&mut self, others: &'static dyn OtherTables, own: usize) {
         self.split().0.transport.common.memory.others = Some((others, own));
     }
 
-    /// The QPNs of the engines of a device without a port.
+    /// Sets the QPNs of the engines of a device without a port.
     pub fn set_sibling_qpns(&mut self, qpns: SiblingQpns) {
         self.split().0.transport.common.siblings.set_qpns(qpns);
     }
@@ -139,7 +142,7 @@ impl Guard<'_> {
     /// [`crate::Error::NoMemory`]: no peer record is free.
     pub fn set_sibling_link(&mut self, number: usize, link: u16) -> Result<()> {
         let (inner, _) = self.split();
-        let peer = inner.peer_by(inner.local, Path::Link(link))?;
+        let peer = inner.peer_by_path(inner.local, Path::Link(link))?;
         if let Some(before) = inner.transport.common.siblings.set_peer(number, peer) {
             inner.transport.peer_leave(before);
         }
@@ -151,8 +154,8 @@ impl Guard<'_> {
         &mut self.split().0.transport.common.memory.regions
     }
 
-    /// A ring in this engine for a CQ of another engine, of the same size: the branch of `home`,
-    /// which is the program's handle of the CQ.
+    /// Makes the branch in this engine of a CQ of another engine, with the same size. `home`: the
+    /// program's handle of the CQ.
     ///
     /// # Errors
     /// As [`Guard::cq_create`].
@@ -163,7 +166,7 @@ impl Guard<'_> {
         Ok(branch)
     }
 
-    /// The entries of a CQ that may get branches.
+    /// The entries of a CQ. Refuses a CQ that may get no branch.
     ///
     /// # Errors
     /// [`crate::Error::StaleHandle`]: also of a branch.
@@ -176,10 +179,10 @@ impl Guard<'_> {
     /// # Errors
     /// As [`Guard::cq_destroy`].
     pub fn cq_may_end(&self, cq: Handle) -> Result<()> {
-        self.unused_cq(cq).map(|_| ())
+        self.check_cq_unused(cq).map(|_| ())
     }
 
-    /// The index of a CQ that is no branch: only the device knows the handles of those.
+    /// The index of a CQ. Refuses a branch, whose handle only the device knows.
     fn own_cq(&self, cq: Handle) -> Result<usize> {
         let s = self.shared();
         let i = s.cq_pool.check(cq)?;

@@ -20,7 +20,8 @@ use crate::wire::{
 
 /// The general services QP, where connection managers talk.
 pub const GSI_QPN: u32 = 1;
-/// UDP source ports from here on are entropy for the network's hashes, not addresses for answers.
+/// UDP source ports of at least this number are entropy for the network's hashes, not addresses for
+/// answers.
 const FLOW_PORTS: u16 = 0xc000;
 
 /// A node GUID that follows from the address: an EUI-64-like number with the "local" bit.
@@ -49,7 +50,7 @@ pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
 
 /// Takes a packet to QP1.
 #[allow(clippy::too_many_arguments)] // the parts of an engine, and what came
-pub(super) fn take(
+pub(super) fn take_packet(
     cm: &mut Cm,
     t: &mut Transport,
     s: &Shared,
@@ -173,24 +174,24 @@ impl Guard<'_> {
         &mut self.split().0.cm
     }
 
-    /// [`Cm::handle_mad`], for a message that an injected fault makes up; wakes as
-    /// [`Guard::cm_refused`].
-    pub fn cm_take(&mut self, now: u64, from: &PeerAddr, mad: &[u8]) {
+    /// Passes a message that an injected fault made up to [`Cm::handle_mad`]. Events that it raises
+    /// wake threads that sleep on the descriptor.
+    pub fn cm_take_mad(&mut self, now: u64, from: &PeerAddr, mad: &[u8]) {
         let (inner, s) = self.split();
         inner.cm.handle_mad(now, from, mad);
         wake(&mut inner.cm, s);
     }
 
-    /// [`Cm::refused`]; events that it raises wake threads that sleep on the descriptor.
+    /// Calls [`Cm::refused`]. Events that it raises wake threads that sleep on the descriptor.
     pub fn cm_refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
         let (inner, s) = self.split();
         inner.cm.refused(dst, errno, local);
         wake(&mut inner.cm, s);
     }
 
-    /// Notes why a connection failed, for a caller that knows more than the connection manager. It
-    /// becomes the last cause of the device, and that of the event's QP unless the program moves
-    /// its QP by itself.
+    /// Notes why a connection failed, for a caller that knows more than the connection manager. The
+    /// cause becomes the last one of the device and, unless the program moves its QP by itself, of
+    /// the event's QP.
     pub fn cm_note(&mut self, now: u64, e: &CmEvent, code: CauseCode, arg0: u64, arg1: u64) {
         let (inner, s) = self.split();
         let mut cause = Cause {
@@ -211,14 +212,15 @@ impl Guard<'_> {
         inner.transport.common.cause = cause;
     }
 
-    /// Notes the cause of an event that reports a failed attempt, whose QP (or none) is of this
+    /// Notes the cause of an event that reports a failed attempt. Its QP, if it has one, is of this
     /// engine.
     pub fn cm_note_failed(&mut self, now: u64, e: &CmEvent) {
         let (code, arg0, arg1) = super::cm_qps::cause_of(e);
         self.cm_note(now, e, code, arg0, arg1);
     }
 
-    /// [`Cm::listen`]; requests that were kept for it wake threads that sleep on the descriptor.
+    /// Calls [`Cm::listen`]. Requests that were kept for the listener wake threads that sleep on
+    /// the descriptor.
     ///
     /// # Errors
     /// As [`Cm::listen`].
@@ -229,8 +231,8 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// The process of a connection's peer cannot be watched: the QP of this number asks it, now and
-    /// then, whether it is still there.
+    /// Makes the QP of this number ask its peer now and then whether it is still there, because the
+    /// peer's process cannot be watched.
     pub fn cm_begin_keepalive(&mut self, now: u64, qpn: u32) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -239,8 +241,8 @@ impl Guard<'_> {
         }
     }
 
-    /// A link is gone. Nothing else watched the process at its other end, so its connections have
-    /// ended. To be called before the link is given up.
+    /// Ends the connections of a link that is gone, because nothing else watched the process at its
+    /// other end. The caller gives the link up afterwards.
     pub fn cm_link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &inner.transport;
@@ -252,8 +254,8 @@ impl Guard<'_> {
         wake(&mut inner.cm, s);
     }
 
-    /// The process of a peer, the owner of a block of QPNs at an address, has ended. Its
-    /// connections end, too, and their QPs are flushed. All that it had sent has been received.
+    /// Ends the connections to a process that has ended, and flushes their QPs. The process owned a
+    /// block of QPNs at an address. All that it had sent has been received.
     pub fn cm_peer_ended(&mut self, now: u64, at: &PeerAddr, block: u16) {
         let (inner, s) = self.split();
         for qi in 0..inner.transport.qps.len() {
@@ -271,19 +273,19 @@ impl Guard<'_> {
         wake(&mut inner.cm, s);
     }
 
-    /// [`Cm::interface_changed`].
+    /// Calls [`Cm::interface_changed`].
     pub fn cm_interface_changed(&mut self, event: u32) {
         let (inner, s) = self.split();
         inner.cm.interface_changed(event);
         wake(&mut inner.cm, s);
     }
 
-    /// [`Cm::leave`].
+    /// Calls [`Cm::leave`].
     pub fn cm_leave(&mut self, now: u64) {
         self.cm().leave(now);
     }
 
-    /// Whether `cm_event` has something.
+    /// Whether the connection manager has events.
     pub fn has_cm_events(&self) -> bool {
         self.cm.has_events()
     }

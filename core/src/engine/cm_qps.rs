@@ -125,9 +125,13 @@ fn fail(q: &mut impl ManagedQps, now: u64, qp: Handle) {
     let _ = q.modify(now, qp, &attr, mask::STATE);
 }
 
-/// Fills in what the QP determines of a program's parameters. Refuses a QP that is connected
+/// Completes a program's parameters by those that the QP determines. Refuses a QP that is connected
 /// already.
-fn offer<'p>(q: &impl ManagedQps, qp: Handle, p: &ConnParam<'p>) -> Result<ConnParam<'p>> {
+fn complete_params<'p>(
+    q: &impl ManagedQps,
+    qp: Handle,
+    p: &ConnParam<'p>,
+) -> Result<ConnParam<'p>> {
     if qp == 0 {
         return Ok(*p);
     }
@@ -149,9 +153,9 @@ fn offer<'p>(q: &impl ManagedQps, qp: Handle, p: &ConnParam<'p>) -> Result<ConnP
     Ok(ConnParam { qpn: q.number(qp)?, qp_type: init.qp_type, srq: init.srq != 0, qkey, ..*p })
 }
 
-/// [`Cm::connect`], for a QP in RESET or INIT (0: the program moves its QP by itself, and says its
-/// number and type). The QP is in INIT then, so that receives can be posted before the answer
-/// comes; CM events take it further.
+/// Requests a connection ([`Cm::connect`]) for a QP in RESET or INIT, and moves the QP to INIT, so
+/// that receives can be posted before the answer comes. CM events take it further. `qp` 0: the
+/// program moves its QP by itself, and gives its number and type.
 ///
 /// # Errors
 /// As [`Cm::connect`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
@@ -165,7 +169,7 @@ pub fn connect(
     qp: Handle,
     p: &ConnParam<'_>,
 ) -> Result<()> {
-    let p = offer(q, qp, p)?;
+    let p = complete_params(q, qp, p)?;
     let to = q.address(to)?;
     if qp != 0 && p.qp_type != qp_type::UD && q.query(qp)?.0.qp_state == qp_state::RESET {
         let (attr, m) = init_attr(p.qp_type, p.qkey);
@@ -178,7 +182,7 @@ pub fn connect(
     Ok(())
 }
 
-/// [`Cm::accept`], after the QP (0: the program moves it by itself) was brought into RTS.
+/// Moves the QP to RTS, then accepts ([`Cm::accept`]). `qp` 0: the program moves its QP by itself.
 ///
 /// # Errors
 /// As [`Cm::accept`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
@@ -191,7 +195,7 @@ pub fn accept(
     qp: Handle,
     p: &ConnParam<'_>,
 ) -> Result<()> {
-    let p = offer(q, qp, p)?;
+    let p = complete_params(q, qp, p)?;
     if qp != 0 {
         q.with_cm(|cm| cm.prepare_accept(id, qp, &p))?;
         raise(q, now, id, qp)?;
@@ -199,7 +203,7 @@ pub fn accept(
     q.with_cm(|cm| cm.accept(now, id, qp, &p))
 }
 
-/// Ends a connection: its QP goes to ERR, then the peer is told.
+/// Ends a connection: moves its QP to ERR, then tells the peer.
 ///
 /// # Errors
 /// As [`Cm::disconnect`].
@@ -211,7 +215,7 @@ pub fn disconnect(q: &mut impl ManagedQps, now: u64, id: Handle) -> Result<()> {
     Ok(())
 }
 
-/// The cause that goes with an errno by which the kernel refuses to send.
+/// The cause for an errno by which the kernel refuses to send.
 pub(super) fn local_refusal(errno: i32) -> CauseCode {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;
@@ -244,7 +248,7 @@ pub fn cause_of(e: &CmEvent) -> (CauseCode, u64, u64) {
 
 /// Takes an event, and moves the id's QP: to RTS for an accepted connection, which becomes
 /// ESTABLISHED (CONNECT_ERROR if that fails), and to ERR for a connection that has ended.
-pub fn event(q: &mut impl ManagedQps, now: u64) -> Option<CmEvent> {
+pub fn take_event(q: &mut impl ManagedQps, now: u64) -> Option<CmEvent> {
     let mut e = q.with_cm(Manager::take_event)?;
     let failed = matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE);
     let moves = e.qp != 0 && e.qp_type != qp_type::UD;

@@ -1,5 +1,5 @@
-//! The control plane of everything but queue pairs and SRQs: create, query, destroy. May fail, is
-//! checked hard, never touches the OS.
+//! The control plane of everything but queue pairs and SRQs: create, query, destroy. These calls
+//! may fail, check all arguments, and never touch the OS.
 
 use core::sync::atomic::Ordering;
 
@@ -37,18 +37,18 @@ impl Inner {
         self.heap.alloc(bytes)
     }
 
-    /// The peer record of an address; made if there is none. Counts one more user.
+    /// The peer record of an address, with one user more. Makes the record if there is none.
     pub(super) fn peer_get(&mut self, addr: PeerAddr) -> Result<u32> {
         let path = match self.link_of_new_peers {
             _ if self.is_self(&addr) && !self.own_address_is_remote => Path::Loopback,
             Some(link) => Path::Link(link),
             None => Path::Port,
         };
-        self.peer_by(addr, path)
+        self.peer_by_path(addr, path)
     }
 
-    /// As [`Inner::peer_get`], by a path.
-    pub(super) fn peer_by(&mut self, addr: PeerAddr, path: Path) -> Result<u32> {
+    /// As [`Inner::peer_get`], for a path to the address.
+    pub(super) fn peer_by_path(&mut self, addr: PeerAddr, path: Path) -> Result<u32> {
         let t = &mut self.transport;
         if let Some(peer) = t.peer_join(addr, path) {
             return Ok(peer);
@@ -59,9 +59,10 @@ impl Inner {
         })
     }
 
-    /// Two peer records of an address: for datagrams to it, and for datagrams to other engines
-    /// there. An address handle names no QPN, so each datagram to a shared address chooses one by
-    /// its own QPN. Among siblings it chooses the record of one of them ([`Siblings`]).
+    /// The two peer records of an address: one for datagrams to it, one for datagrams to other
+    /// engines there. An address handle names no QPN, so each datagram to a shared address chooses
+    /// one of them by its own QPN. Among siblings it chooses the record of one of them
+    /// ([`Siblings`]).
     ///
     /// [`Siblings`]: crate::roce::siblings::Siblings
     fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {
@@ -145,7 +146,7 @@ fn unusable(name: &str, gid: &[u8; 16], why: &str) -> Error {
     }
 }
 
-/// The argument `cqe` of a CQ.
+/// Checks the argument `cqe` of a CQ.
 fn check_cqe(cqe: u32, config: &Config) -> Result<()> {
     let most = lowered(MAX_CQE, config.limits.max_cqe);
     if cqe == 0 || cqe > most {
@@ -156,7 +157,7 @@ fn check_cqe(cqe: u32, config: &Config) -> Result<()> {
 
 /// Control: protection domains, memory, address handles, groups and CQs.
 impl Guard<'_> {
-    /// More memory for rings and for the growth of tables.
+    /// Adds memory for rings and for the growth of tables.
     ///
     /// # Errors
     /// [`Error::Invalid`]: too small to be of use; [`Error::NoMemory`]: too many pieces.
@@ -182,7 +183,7 @@ impl Guard<'_> {
         self.transport.common.memory.providers.stand_in(memory);
     }
 
-    /// A protection domain.
+    /// Makes a protection domain.
     ///
     /// # Errors
     /// [`Error::NoMemory`].
@@ -190,7 +191,7 @@ impl Guard<'_> {
         self.make_pd(Pool::alloc)
     }
 
-    /// A protection domain whose handle `take` gets from the pool.
+    /// Makes a protection domain, whose handle `take` gets from the pool.
     pub(super) fn make_pd(
         &mut self,
         take: impl Fn(&Pool) -> Result<(Handle, usize)>,
@@ -207,13 +208,13 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: objects belong to it.
     pub fn pd_dealloc(&mut self, pd: Handle) -> Result<()> {
-        let i = self.unused_pd(pd)?;
+        let i = self.check_pd_unused(pd)?;
         self.transport.common.pd_pool.free(i);
         Ok(())
     }
 
-    /// The index of a protection domain to which no objects belong.
-    pub(super) fn unused_pd(&self, pd: Handle) -> Result<usize> {
+    /// Checks that no objects belong to a protection domain. Returns its index.
+    pub(super) fn check_pd_unused(&self, pd: Handle) -> Result<usize> {
         let i = self.pd(pd)?;
         let common = &self.transport.common;
         let (users, regions) = (common.pds[i].users, common.memory.regions.pd_users(i as u32));
@@ -249,7 +250,7 @@ impl Guard<'_> {
                 reg.provider
             ));
         }
-        // The whole address space is no range of it.
+        // The limit does not count for a region of the whole address space.
         let most = self.transport.common.config.limits.max_mr_size;
         if let Some(most) = most.filter(|most| reg.length > *most && reg.length != u64::MAX) {
             return Err(refuse!(Invalid, "length {:#x}: at most {most:#x}", reg.length));
@@ -299,7 +300,7 @@ impl Guard<'_> {
         memory.regions.dereg(mr)
     }
 
-    /// A memory window of type 1 or 2, and its first rkey.
+    /// Makes a memory window of type 1 or 2. Returns its first rkey, too.
     ///
     /// # Errors
     /// [`Error::StaleHandle`], [`Error::Invalid`], [`Error::NoMemory`].
@@ -316,7 +317,7 @@ impl Guard<'_> {
         memory.regions.mw_dealloc(mw)
     }
 
-    /// An address handle.
+    /// Makes an address handle.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not an address of this engine's family;
@@ -325,7 +326,7 @@ impl Guard<'_> {
         self.make_ah(pd, attr, Pool::alloc)
     }
 
-    /// An address handle whose handle `take` gets from the pool.
+    /// Makes an address handle, whose handle `take` gets from the pool.
     pub(super) fn make_ah(
         &mut self,
         pd: Handle,
@@ -409,7 +410,7 @@ impl Guard<'_> {
         self.transport.common.members.has(gid)
     }
 
-    /// A CQ of at least `cqe` entries; returns what was given.
+    /// Makes a CQ of at least `cqe` entries. Returns the entries that it has.
     ///
     /// # Errors
     /// [`Error::Invalid`]: 0 or more than [`MAX_CQE`], or than the limit; [`Error::NoMemory`];
@@ -497,8 +498,8 @@ impl Guard<'_> {
         Ok(!s.cqs[i].ring.is_empty())
     }
 
-    /// Takes back what a CQ is armed for, and its event if nobody has taken that yet: arming alone
-    /// never narrows what a CQ is armed for.
+    /// Disarms a CQ, and takes back its event if nobody has taken that yet. Arming alone never
+    /// narrows what a CQ is armed for.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -510,9 +511,9 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// All completions in a CQ count as new: an armed CQ raises its event. It does so also if it is
-    /// armed for solicited completions alone, because it is no longer known which completions are
-    /// solicited.
+    /// Counts all completions in a CQ as new: an armed CQ raises its event. A CQ that is armed for
+    /// solicited completions alone raises it, too, because the CQ does not record which completions
+    /// are solicited.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -551,7 +552,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: QPs use it, it is pinned, or a thread polls it.
     pub fn cq_destroy(&mut self, cq: Handle) -> Result<()> {
-        let i = self.unused_cq(cq)?;
+        let i = self.check_cq_unused(cq)?;
         let (inner, s) = self.split();
         s.remove_cq(i, &inner.transport.common.key)?;
         forget_event(&mut inner.transport.common.cqs, s, i);
@@ -587,8 +588,8 @@ impl Inner {
 }
 
 impl Guard<'_> {
-    /// The index of a CQ that nothing uses.
-    pub(super) fn unused_cq(&self, cq: Handle) -> Result<usize> {
+    /// Checks that nothing uses a CQ. Returns its index.
+    pub(super) fn check_cq_unused(&self, cq: Handle) -> Result<usize> {
         let i = self.shared().cq_pool.check(cq)?;
         match self.transport.common.cqs[i].users {
             0 => Ok(i),
@@ -602,7 +603,7 @@ impl Guard<'_> {
     }
 }
 
-/// Takes back the event of a CQ, from the context's or from the list of those of its channel.
+/// Takes back the event of a CQ, from the context's events or from those of its channel.
 fn forget_event(cqs: &mut Table<Cq>, s: &Shared, cq: usize) {
     s.cq_events.clear(cq);
     if !core::mem::take(&mut cqs[cq].has_event) {

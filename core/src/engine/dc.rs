@@ -11,8 +11,8 @@ use crate::verbs::types::{qp_type, QpInit};
 use crate::verbs::NONE;
 
 impl Inner {
-    /// Called for the first DC target: makes all responder contexts, and a record of an address for
-    /// each, so that a later association needs no memory.
+    /// Makes all responder contexts, and a record of an address for each, so that a later
+    /// association needs no memory. The first DC target calls it.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`]: nothing has changed then.
@@ -65,7 +65,7 @@ impl Inner {
         let (qi, ..) = self.make_qp(s, now, QpKind::DcContext, &init, &super::qp::Uses::NOTHING)?;
         let t = &mut self.transport;
         t.qps[qi].context = at as u32;
-        // It is found by a number only while it is in use.
+        // Only a context in use is found by a number.
         let first = t.qps[qi].qpn;
         t.common.by_qpn[(first - t.common.qpn_base) as usize] = 0;
         for k in 1..numbers.len() {
@@ -95,8 +95,8 @@ impl Inner {
         }
     }
 
-    /// Gives a DC initiator a new association: answers to its former one are ignored.
-    pub(super) fn begin_life(&mut self, qi: usize) {
+    /// Gives a DC initiator a new association. Answers to its former one are ignored from then on.
+    pub(super) fn renew_association(&mut self, qi: usize) {
         let id = self.transport.dc.new_life();
         *self.transport.qps[qi].association() = Association { id, ..Association::default() };
     }
@@ -110,9 +110,9 @@ impl Guard<'_> {
         self.transport.dc.want_links
     }
 
-    /// A responder context that answers through the port, although its initiator came over a link:
-    /// the place of the context, and the initiator's address and QPN. The caller looks for a link
-    /// to the initiator, and passes it to [`Guard::set_context_link`].
+    /// Takes a responder context that answers through the port although its initiator came over a
+    /// link. Returns the place of the context, and the initiator's address and QPN. The caller
+    /// looks for a link to the initiator, and passes it to [`Guard::set_context_link`].
     pub fn next_unlinked(&mut self) -> Option<(usize, PeerAddr, u32)> {
         let t = &mut self.split().0.transport;
         let at = t.dc.list.iter().position(|context| context.wants_link);
@@ -123,7 +123,7 @@ impl Guard<'_> {
         Some((at?, t.peers[peer].addr, context.qpn))
     }
 
-    /// A responder context answers over a link from here on.
+    /// Makes a responder context answer over a link from now on.
     pub fn set_context_link(&mut self, at: usize, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -131,7 +131,7 @@ impl Guard<'_> {
         let qi = context.qi as usize;
         let old = t.qps[qi].conn.peer;
         let addr = t.peers[old as usize].addr;
-        // Without a free record it stays with the port.
+        // Without a free record the context continues to answer through the port.
         if let Some(peer) = t.peer_join(addr, Path::Link(link)) {
             t.qps[qi].conn.peer = peer;
             t.conn(s, qi).begin_acks();

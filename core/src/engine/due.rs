@@ -30,7 +30,7 @@ impl Guard<'_> {
         self.has_known_work() || self.shared().active.any()
     }
 
-    /// [`Guard::has_work`] without the QPs that posts have marked, for a caller that checks the
+    /// As [`Guard::has_work`], without the QPs that posts have marked. For a caller that checks the
     /// marks once it has released the lock.
     #[inline(always)]
     pub fn has_known_work(&self) -> bool {
@@ -56,8 +56,8 @@ impl Guard<'_> {
         self.transport.common.acks.flush_at() == u64::MAX
     }
 
-    /// Runs the timers that are due. To be called only when nothing is left to receive. Otherwise a
-    /// process that was stopped would take its peers for silent before it reads their packets.
+    /// Runs the timers that are due. The caller has nothing left to receive; otherwise a process
+    /// that was stopped would take its peers for silent before it reads their packets.
     pub fn handle_timeout(&mut self, now: u64) {
         let (inner, s) = self.split();
         inner.transport.arm_deferred_timer(s, now);

@@ -1,4 +1,4 @@
-//! The layout of an engine in its memory: one walk, for the size query and for the carving.
+//! The layout of an engine in its memory: one walk, which is the size query and the carving.
 
 use core::cell::UnsafeCell;
 
@@ -175,7 +175,7 @@ pub(super) unsafe fn finish(
                 event_qps,
                 port_events: Default::default(),
                 changes: 0,
-                begun: 0,
+                connections_begun: 0,
                 reclaim: false,
             },
         },
@@ -194,8 +194,8 @@ pub(super) unsafe fn finish(
         address_is_shared: false,
         idents_are_zero: false,
     };
-    // Part by part: a whole engine would be too much for the stacks of some programs' threads.
-    // SAFETY: the caller's promise.
+    // The parts are written one by one, because a whole engine on the stack is too much for the
+    // threads of some programs. SAFETY: the caller's promise.
     unsafe {
         (&raw mut (*place).shared).write(p.shared);
         (&raw mut (*place).lock).write(TurnLock::default());

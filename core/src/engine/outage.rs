@@ -21,15 +21,15 @@ fn is_behind_port(t: &Transport, qi: usize) -> bool {
 
 /// Data: a port that is away.
 impl Guard<'_> {
-    /// From here on the port carries nothing, until [`Guard::port_back`] or [`Guard::port_lost`].
-    pub fn port_away(&mut self) {
+    /// Notes that the port carries nothing until [`Guard::end_outage`] or [`Guard::fail_port`].
+    pub fn begin_outage(&mut self) {
         self.split().0.transport.common.port_excused = u64::MAX;
     }
 
-    /// The port carries packets again. Peers may need until `excused` before they do: until then
-    /// their silence costs no retry. What is unacknowledged is sent again now; a repeated call
-    /// sends what is still unacknowledged again.
-    pub fn port_back(&mut self, now: u64, excused: u64) {
+    /// Notes that the port carries packets again, and sends all unacknowledged packets again, at
+    /// each call. The ports of peers may carry packets only from `excused` on: until then the
+    /// silence of peers costs no retry.
+    pub fn end_outage(&mut self, now: u64, excused: u64) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
         t.common.port_excused = excused;
@@ -42,10 +42,10 @@ impl Guard<'_> {
         }
     }
 
-    /// The port carries nothing any more: queue pairs behind it fail with
-    /// [`CauseCode::RouterLost`], or by their timers with `SILENT_LOSS`. `waited`: how long it was
-    /// away, in nanoseconds.
-    pub fn port_lost(&mut self, now: u64, waited: u64) {
+    /// Fails the queue pairs behind a port that carries nothing any more, with
+    /// [`CauseCode::RouterLost`]; with `SILENT_LOSS` their timers fail them. `waited`: how long the
+    /// outage lasted, in nanoseconds.
+    pub fn fail_port(&mut self, now: u64, waited: u64) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
         t.common.port_excused = 0;

@@ -1,21 +1,28 @@
-//! Calls by which the device reports its port, its links and its peers: paths, losses, receipts,
-//! errors.
+//! Calls by which the device reports its port, its links and its peers: paths, losses, errors.
 
 use super::cm_qps::local_refusal;
 use super::Guard;
 use crate::config::config_flags;
-use crate::receipt::Receipts;
-use crate::roce::peer::{Path, Peer, PeerAddr};
+use crate::roce::peer::{Path, PeerAddr};
+use crate::roce::Transport;
 use crate::verbs::association::DcPhase;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
-use crate::wire::Psn;
+
+/// Gives the peers behind a link another path.
+fn move_peers(t: &mut Transport, link: u16, to: Path) {
+    for i in 0..t.peers.len() {
+        if t.peers[i].path == Path::Link(link) {
+            t.peers[i].path = to;
+        }
+    }
+}
 
 /// Data: paths to peers, and their ends.
 impl Guard<'_> {
-    /// From here on a peer may answer through the port what it received over a link, and the other
-    /// way round: either side may fail to get a link at that moment.
+    /// Lets peers answer through the port what they received over a link, and the other way round:
+    /// either side may have failed to get a link.
     pub fn set_mixed_paths(&mut self) {
         self.split().0.transport.common.mixed_paths = true;
     }
@@ -31,19 +38,19 @@ impl Guard<'_> {
         self.split().0.own_address_is_remote = remote;
     }
 
-    /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the
-    /// connection manager for them, leave through the port.
+    /// Sets whether other engines share this one's address. Datagrams to their QPNs, and messages
+    /// of the connection manager for them, then leave through the port.
     pub fn set_address_shared(&mut self, shared: bool) {
         self.split().0.address_is_shared = shared;
     }
 
-    /// From now on, WRITEs of few packets travel through the port as a WRITE for each packet, which
-    /// makes long bursts of them. For a port that segments bursts.
+    /// Sets whether a WRITE of few packets leaves the port as a WRITE for each packet, which makes
+    /// a long burst of them. For a port that segments bursts.
     pub fn divide_writes(&mut self, on: bool) {
         self.transport.common.divides_writes = on;
     }
 
-    /// The port carries packets one by one, even those of a burst, and all have the IPv4
+    /// Notes that the port sends even the packets of a burst one by one, each with the IPv4
     /// identification 0. Without this call the packets of a burst count from 0 on.
     pub fn set_idents_zero(&mut self) {
         self.split().0.idents_are_zero = true;
@@ -55,8 +62,9 @@ impl Guard<'_> {
         self.transport.common.owns(qpn)
     }
 
-    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number
-    /// may be used again. With [`config_flags::SILENT_LOSS`] it is [`Guard::link_ended`].
+    /// Gives up a link that is gone: its connected QPs fail with [`CauseCode::PathLost`], and
+    /// datagrams to it are lost. The link's number may be used again. With
+    /// [`config_flags::SILENT_LOSS`] it does what [`Guard::link_ended`] does.
     pub fn link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -69,11 +77,7 @@ impl Guard<'_> {
             }
             return self.link_ended(link);
         }
-        for i in 0..t.peers.len() {
-            if t.peers[i].path == Path::Link(link) {
-                t.peers[i].path = Path::Lost;
-            }
-        }
+        move_peers(t, link, Path::Lost);
         for qi in 0..t.qps.len() {
             let qp = &t.qps[qi];
             if qp.live && qp.conn.peer != NONE && t.peers[qp.conn.peer as usize].path == Path::Lost
@@ -85,77 +89,40 @@ impl Guard<'_> {
         }
     }
 
-    /// Takes the `receipts` that the process at the other end of a link has left. The process has
-    /// ended, and all that it had written to the link is read. To be called before the link is
-    /// given up.
-    pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
-        let (inner, s) = self.split();
-        let is_lost = |peer: &Peer| peer.path == Path::Link(link);
-        inner.transport.take_receipts(s, now, is_lost, receipts);
-    }
-
-    /// Takes the `receipts` that the process of a peer behind the port has left. The process has
-    /// ended, and all that it had sent is received.
-    pub fn port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
-        let (inner, s) = self.split();
-        let is_lost = |peer: &Peer| {
-            peer.path == Path::Port && (peer.addr.gid, peer.addr.port) == (at.gid, at.port)
-        };
-        inner.transport.take_receipts(s, now, is_lost, receipts);
-    }
-
-    /// How many queue pairs have got a first PSN. When it changes, receipts of their numbers are
-    /// void unless [`Guard::is_receipt`] says otherwise.
-    #[inline]
-    pub fn begun(&self) -> u32 {
-        self.transport.common.begun
-    }
-
-    /// Whether a receipt is of the present connection of a QP.
-    pub fn is_receipt(&self, qpn: u32, psn: Psn) -> bool {
-        let qi = self.transport.common.qp_of(qpn);
-        qi.is_some_and(|qi| self.transport.qps[qi].conn.resp.ack_psn == psn)
-    }
-
     /// The link that [`Guard::set_link`] has set.
     pub fn link(&self) -> Option<u16> {
         self.link_of_new_peers
     }
 
-    /// A link is gone, and its traffic goes through the port from now on. If no process answers
-    /// there, requests end by their timers. The number may be used again.
+    /// Moves the traffic of a link that is gone to the port. If no process answers there, requests
+    /// end by their timers. The link's number may be used again.
     pub fn link_ended(&mut self, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
-        for i in 0..t.peers.len() {
-            if t.peers[i].path == Path::Link(link) {
-                t.peers[i].path = Path::Port;
-            }
-        }
+        move_peers(t, link, Path::Port);
         for qi in 0..t.qps.len() {
             t.note_path(s, qi);
             t.common.ready.set(qi);
         }
     }
 
-    /// The port could not reach an address: notes the cause on its QPs with requests in flight,
-    /// whose retry counters end them. `errno` is the system's. Only for refusals that last (no
-    /// socket there, no route).
+    /// Notes that the port cannot reach an address, as the cause of its QPs with requests in
+    /// flight, whose retry counters end them. `errno`: the system's. Only for refusals that last
+    /// (no socket there, no route).
     pub fn peer_unreachable(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         self.note_peer_error(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
         self.cm_refused(dst, errno, false);
     }
 
-    /// As [`Guard::peer_unreachable`], but the peer's socket is of this host, and it is there: a
-    /// firewall of this host rejects in its name.
+    /// As [`Guard::peer_unreachable`], but the peer's socket exists on this host: a firewall of
+    /// this host rejects packets in its name.
     pub fn peer_rejected(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         self.note_peer_error(now, dst, CauseCode::Firewall, errno as u64, 0);
         self.cm_refused(dst, errno, false);
     }
 
-    /// The kernel refused to send to an address, whatever the network may say. Notes the cause as
-    /// [`Guard::peer_unreachable`] does; a connection attempt to it ends at once, if the refusal
-    /// lasts.
+    /// Notes that the kernel refuses to send to an address, as [`Guard::peer_unreachable`] does. If
+    /// the refusal lasts, a connection attempt to the address ends at once.
     pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         let code = local_refusal(errno);
         self.note_peer_error(now, dst, code, errno as u64, 0);
@@ -164,7 +131,7 @@ impl Guard<'_> {
         }
     }
 
-    /// A packet to an address was larger than its path carries.
+    /// Notes that a packet to an address was larger than its path carries.
     pub fn peer_mtu_exceeded(&mut self, now: u64, dst: &PeerAddr, link_mtu: u32) {
         self.note_peer_error(now, dst, CauseCode::MtuExceeded, 0, u64::from(link_mtu));
     }
@@ -184,12 +151,12 @@ impl Guard<'_> {
             if addr.gid != dst.gid || addr.port != dst.port || !waits {
                 continue;
             }
-            // A hint only: the peer may be starting. The retry counter ends the operation; this
-            // says why.
+            // The cause is a hint only, because the peer may be starting. The retry counter ends
+            // the operation, and the cause explains it.
             let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.conn.mtu) } else { arg0 };
             let mut c = t.conn(s, qi);
             if code == CauseCode::PeerUnreachable {
-                // This host's firewall that rejects what goes out also sends such an error.
+                // A firewall of this host that rejects outgoing packets causes the same error.
                 let since = c.qp.conn.req.silent_since;
                 if matches!(c.explanation(since), Some((CauseCode::Firewall, ..))) {
                     continue;
@@ -200,7 +167,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Segments per burst to an address from now on (1 where the link refuses segmentation
+    /// Sets the most segments per burst to an address (1 where the link refuses segmentation
     /// offload).
     pub fn limit_segments(&mut self, dst: &PeerAddr, max_seg: u16) {
         let t = &mut self.split().0.transport;

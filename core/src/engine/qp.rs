@@ -30,8 +30,8 @@ use crate::wire::{ack_timeout_ns, mtu_bytes, Psn};
 const RATE_BURST: u32 = 64 << 10;
 
 impl Inner {
-    /// The index of a QP by its handle. The contexts of DC targets have handles too, which no
-    /// program was given.
+    /// The index of a QP that the program made. The contexts of DC targets have handles too, which
+    /// no program was given.
     fn qp_of_program(&self, s: &Shared, qp: Handle) -> Result<usize> {
         let qi = s.qp_pool.check(qp)?;
         match self.transport.qps[qi].kind {
@@ -46,7 +46,7 @@ impl Inner {
         let mut c = t.conn(s, qi);
         c.stop();
         c.wait_for_nothing();
-        // CQEs were reserved for these receives, which now end without one.
+        // CQEs were reserved for the receives, which now end without completions.
         let qp = &mut t.qps[qi];
         let resp = &qp.conn.resp;
         let waiting = resp.landings().filter(|f| f.wc.is_some()).map(|f| f.cq);
@@ -66,7 +66,7 @@ impl Inner {
         if qp.conn.req.max_psn != Psn::default() {
             qp.former_psn = qp.conn.req.max_psn;
         }
-        qp.longest_ns = qp.longest_ns.max(qpn::longest_ns(qp));
+        qp.longest_ns = qp.longest_ns.max(qpn::longest_silence_ns(qp));
         let peer = qp.conn.end(at, qp.counters.sent_pkts);
         // Limits belong to the attributes and the path, both of which end.
         qp.bucket = TokenBucket::default();
@@ -86,12 +86,12 @@ impl Inner {
         }
     }
 
-    /// To RESET: only the PSN after the last one sent remains of the connection.
+    /// Moves a QP to RESET. Only the PSN after the last one sent remains of the connection.
     fn enter_reset(&mut self, s: &Shared, qi: usize, now: u64) {
         // rxe rxe_qp.c rxe_qp_reset: RESET discards queued requests without completions.
         self.reset_qp(s, qi, now);
         if self.transport.qps[qi].kind == QpKind::Dci {
-            self.begin_life(qi);
+            self.renew_association(qi);
         }
         let q = &mut self.transport.qps[qi];
         q.attr = QpAttr {
@@ -103,7 +103,8 @@ impl Inner {
         self.transport.conn(s, qi).set_state(qp_state::RESET);
     }
 
-    /// To ERR on the program's request: raises no event, and keeps the cause of an earlier failure.
+    /// Moves a QP to ERR on the program's request. Raises no event, and keeps the cause of an
+    /// earlier failure.
     pub(super) fn enter_error_on_request(&mut self, s: &Shared, qi: usize, now: u64) {
         let t = &mut self.transport;
         let from = t.qps[qi].state;
@@ -133,7 +134,7 @@ impl Inner {
     }
 }
 
-/// Type and sizes of a new queue pair.
+/// Checks type and sizes of a new queue pair. Returns its kind.
 fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
     let cap = init.cap;
     let Some(kind) = QpKind::from_number(init.qp_type) else {
@@ -144,7 +145,7 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
             init.qp_type
         ));
     };
-    // Sizes of queues that it does not have are ignored (ibv_create_qp(3)).
+    // Sizes of queues that the kind does not have are ignored (ibv_create_qp(3)).
     let (sends, receives) = (kind.has_requester(), kind.has_receives() && init.srq == 0);
     let depth = lowered(MAX_DEPTH, config.limits.max_qp_wr);
     let sizes = [
@@ -182,8 +183,8 @@ impl Uses {
     }
 }
 
-/// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: it has a receive
-/// queue of its own. `named`: each request names its target, at the end of its slot.
+/// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: the queue pair has
+/// a receive queue of its own. `named`: each request names its target, at the end of its slot.
 fn sizes(cap: &QpCap, own_rq: bool, named: bool, config: crate::Config) -> (QpCap, u32) {
     let mut given = QpCap {
         max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
@@ -219,7 +220,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What a queue pair of a kind is to use.
+    /// Looks up the objects that a new queue pair is to use.
     fn uses(&self, s: &Shared, kind: QpKind, init: &QpInit) -> Result<Uses> {
         let common = &self.transport.common;
         let pd = || common.pd_pool.check(init.pd).map(|i| i as u32);
@@ -234,7 +235,7 @@ impl Inner {
                 if shared.xrc.is_some() {
                     return Err(refuse!(Invalid, "srq: of an XRC domain, which serves XRC_RECV"));
                 }
-                // Its PD may be another than the queue pair's.
+                // The PD of the SRQ may be another than the queue pair's.
                 Ok(Uses { pd, recv_pd: shared.pd, scq, rcq, srq, ..Uses::NOTHING })
             }
             QpKind::XrcIni | QpKind::Dci => {
@@ -292,7 +293,7 @@ impl Inner {
     ) -> Result<(usize, Handle, QpCap)> {
         let inner = self;
         let config = inner.transport.common.config;
-        // A target has no queues of the program's: the sizes asked for are ignored.
+        // A target has no queues, so the requested sizes are ignored.
         let cap = if kind.has_requester() { init.cap } else { QpCap::default() };
         let own_rq = kind.has_receives() && u.srq == NONE;
         let (given, stride) = sizes(&cap, own_rq, kind == QpKind::Dci, config);
@@ -367,7 +368,7 @@ impl Inner {
         t.common.by_qpn[(qpn - t.common.qpn_base) as usize] = qi as u32 + 1;
         inner.count_user(u, &given, 1);
         if kind == QpKind::Dci {
-            inner.begin_life(qi);
+            inner.renew_association(qi);
         }
         Ok((qi, h, given))
     }
@@ -382,11 +383,11 @@ impl Inner {
             return Err(refuse!(Invalid, "dgid: the peer of a connected QP stays the same"));
         }
         if q.state == qp_state::SQD {
-            // Nor does what is known of it.
+            // What is known of the peer stays the same, too.
             return Ok(());
         }
         let peer = self.peer_get(addr)?;
-        let peer_is_soft = attr.kin != 0
+        let peer_is_soft = attr.peer_is_soft != 0
             || m & mask::DEST_QPN != 0
                 && self.cm.peer_is_soft(self.transport.qps[qi].qpn, attr.dest_qp_num);
         let t = &mut self.transport;
@@ -404,7 +405,8 @@ impl Inner {
         Ok(())
     }
 
-    /// SQD: begins nothing new. `tell`: SQ_DRAINED is raised once what had begun has ended.
+    /// Moves a QP to SQD: it begins no new request. `tell`: SQ_DRAINED is raised once the begun
+    /// requests have ended.
     fn begin_drain(&mut self, s: &Shared, qi: usize, tell: bool) {
         let t = &mut self.transport;
         t.conn(s, qi).set_state(qp_state::SQD);
@@ -431,9 +433,10 @@ fn silence_ns(config: &Config) -> u64 {
     }
 }
 
-/// An ACK timeout by [`config_flags::LONG_TIMEOUTS`].
-fn lengthened(ns: u64) -> u64 {
-    // The standard has a timeout noticed after at least its time, and at most four times that.
+/// Makes an ACK timeout longer, by [`config_flags::LONG_TIMEOUTS`].
+fn lengthen(ns: u64) -> u64 {
+    // By the standard a timeout is noticed after its time at the earliest, and after four times
+    // that at the latest.
     const LONG_NS: u64 = 4096 << 17;
     ns.max(ns.saturating_mul(4).min(LONG_NS))
 }
@@ -460,7 +463,7 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, config: &Config)
     }
     if m & mask::TIMEOUT != 0 {
         q.conn.timeout_ns = match ack_timeout_ns(attr.timeout) {
-            Some(ns) if config.flags & config_flags::LONG_TIMEOUTS != 0 => lengthened(ns),
+            Some(ns) if config.flags & config_flags::LONG_TIMEOUTS != 0 => lengthen(ns),
             other => other.unwrap_or(silence_ns(config)),
         };
     }
@@ -474,7 +477,8 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, config: &Config)
     if m & mask::SQ_PSN != 0 {
         q.conn.req.next_psn = Psn::new(attr.sq_psn);
         if q.kind == QpKind::Dci && q.former_psn != Psn::default() {
-            // Its targets change, its PSNs go on: a late answer of an earlier one is behind them.
+            // Its targets change and its PSNs go on, so a late answer of an earlier target is
+            // behind them.
             q.conn.req.next_psn = q.former_psn;
         }
         q.conn.req.una_psn = q.conn.req.next_psn;
@@ -494,7 +498,7 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, config: &Config)
 
 /// Control: queue pairs.
 impl Guard<'_> {
-    /// A queue pair in RESET. Returns its handle, its QPN and the sizes given.
+    /// Makes a queue pair in RESET. Returns its handle, its QPN and the sizes given.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]: PD, CQ or SRQ; [`Error::Invalid`]: type or sizes;
@@ -532,7 +536,7 @@ impl Guard<'_> {
         let q = &mut t.qps[qi];
         take_attributes(q, now, attr, m, &t.common.config);
         if m & mask::RQ_PSN != 0 {
-            t.common.begun = t.common.begun.wrapping_add(1);
+            t.common.connections_begun = t.common.connections_begun.wrapping_add(1);
         }
         if to == from {
             return Ok(());
@@ -567,13 +571,13 @@ impl Guard<'_> {
     /// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew. Every
     /// posted request gets its completion first: those in flight and those that wait are flushed,
     /// as by a transition to ERR. The QP keeps its handle, QPN, queues and counters. `qp_query`
-    /// then has in `sq_psn` where its PSNs ended.
+    /// then returns in `sq_psn` the PSN at which the old connection ended.
     ///
     /// The QP keeps its number, without the rest that the number of a destroyed QP has. Packets of
     /// the old connection may still be in flight, and only their PSNs distinguish them. So the next
     /// connection must begin a little ahead of where the last one ended. Old packets are then
-    /// behind what both ends expect: the responder takes them for duplicates and the requester
-    /// drops them, for 2^23 PSNs.
+    /// behind the PSNs that both ends expect: for 2^23 PSNs the responder takes them for duplicates
+    /// and the requester drops them.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now; [`Error::Again`]: a
@@ -606,7 +610,7 @@ impl Guard<'_> {
         attr.qp_state = q.state;
         attr.cur_qp_state = q.state;
         attr.cap = q.init.cap;
-        // The PSNs of now, so that a connection can be moved.
+        // The present PSNs, so that a connection can be moved.
         if q.state >= qp_state::RTR {
             attr.rq_psn = q.conn.resp.epsn.get();
         }
@@ -709,7 +713,7 @@ impl Inner {
         let mut q = core::mem::take(&mut t.qps[qi]);
         t.common.counters.add(&q.counters);
         t.common.by_qpn[(q.qpn - t.common.qpn_base) as usize] = 0;
-        // What a target is bound to counts it not.
+        // The objects to which a target is bound do not count it as a user.
         let bound = q.kind == QpKind::XrcTgt;
         let own = |i: u32| if bound { NONE } else { i };
         let (scq, xrcd) = (q.scq, q.xrcd);
@@ -724,7 +728,7 @@ impl Inner {
     }
 }
 
-/// The memory of a queue pair, which is given back when it ends, or when it cannot be made.
+/// The memory of a queue pair. It is given back when the queue pair ends, or cannot be made.
 #[derive(Default)]
 struct QpMemory {
     sq: Option<Region>,
@@ -736,7 +740,7 @@ struct QpMemory {
 }
 
 impl QpMemory {
-    /// Exchanges it with that of a queue pair.
+    /// Exchanges this memory with that of a queue pair.
     fn swap(&mut self, q: &mut Qp) {
         use core::mem::swap;
         swap(&mut self.sq, &mut q.sq_mem);

@@ -19,9 +19,9 @@ use crate::verbs::NONE;
 
 /// A number whose QP had a peer rests at least this long.
 const REST_MIN_NS: u64 = 100_000_000;
-/// And at most this long: the largest timeout codes would mean hours.
+/// A number rests at most this long. By the largest timeout codes it would rest for hours.
 const REST_MAX_NS: u64 = 300_000_000_000;
-/// A timeout in place of none.
+/// The timeout that counts for a QP without one.
 const SILENCE_NS: u64 = 30_000_000_000;
 /// Longest time that the network takes to deliver a packet.
 pub(super) const LIFETIME_NS: u64 = 1_000_000_000;
@@ -54,12 +54,12 @@ pub(super) fn rest_ns(qp: &Qp) -> u64 {
     } else if !qp.kind.is_reliable() {
         LIFETIME_NS
     } else {
-        longest_ns(qp).max(qp.longest_ns).saturating_mul(4).clamp(REST_MIN_NS, REST_MAX_NS)
+        longest_silence_ns(qp).max(qp.longest_ns).saturating_mul(4).clamp(REST_MIN_NS, REST_MAX_NS)
     }
 }
 
 /// How long the peer of a QP may be silent before a request ends, at most four of its timeouts.
-pub(super) fn longest_ns(qp: &Qp) -> u64 {
+pub(super) fn longest_silence_ns(qp: &Qp) -> u64 {
     let timeout_ns = if qp.conn.timeout_ns == NEVER_NS { SILENCE_NS } else { qp.conn.timeout_ns };
     timeout_ns.saturating_mul(u64::from(qp.attr.retry_cnt).saturating_add(1).min(4))
 }
@@ -75,9 +75,9 @@ struct Slot {
 }
 
 impl Slot {
-    /// For how long it has rested.
+    /// For how long the number has rested.
     fn rested_ms(&self, now_ms: u64) -> u32 {
-        // 0 within the millisecond of its release, whose time is rounded up.
+        // 0 within the millisecond of the release, whose time is rounded up.
         (now_ms as u32).wrapping_sub(self.released_ms).cast_signed().max(0).cast_unsigned()
     }
 }
@@ -94,7 +94,7 @@ pub(super) struct Qpns {
     base: u32,
     count: u32,
     order: Shuffle,
-    /// How many of the order were used.
+    /// How many numbers of the order were used.
     used: u32,
     slots: RawSlice<Slot>,
     /// Numbers that have rested.
@@ -185,8 +185,8 @@ impl Qpns {
         Some(at)
     }
 
-    /// A number for which no late packet is in flight. True: its rest was cut short, because no
-    /// other is left.
+    /// Takes a number for which no late packet is in flight. True: its rest was cut short, because
+    /// no other is left.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`]: none is left that has rested for 0.1 s.
@@ -222,10 +222,10 @@ impl Qpns {
         if let Some(list) = self.resting.get_mut(slot.next as usize) {
             let left = rest_of(slot.next as usize).saturating_sub(slot.rested_ms(now_ms));
             if rest_ms == 0 && left > 0 {
-                // It was the first of its class, and those behind it were released later.
+                // The number was the first of its class, and those behind it were released later.
                 return list.push_first(&mut self.slots, at);
             }
-            // Its rest begins anew: one that was used is not used again at once.
+            // The rest begins anew, because a used number is not used again at once.
             rest_ms = rest_ms.max(left.into());
         }
         if rest_ms == 0 {

@@ -13,7 +13,7 @@ use crate::verbs::shared::CHANNELS;
 use crate::verbs::types::Handle;
 use core::sync::atomic::Ordering;
 
-/// A queue pair as the report of its device shows it.
+/// A queue pair in the report of its device.
 #[derive(Clone, Copy, Debug)]
 pub struct QpReport {
     /// Its QPN.
@@ -26,7 +26,7 @@ pub struct QpReport {
     pub peer: Option<([u8; 16], u32, Path)>,
     /// Requests in the send queue that have no completion yet, and its capacity.
     pub sends: (u32, u32),
-    /// As `sends`, of its own receive queue; (0, 0): it has none.
+    /// As `sends`, of its own receive queue; (0, 0) without one.
     pub recvs: (u32, u32),
     /// Its counters.
     pub counters: Counters,
@@ -36,8 +36,8 @@ pub struct QpReport {
 
 /// Control: counters, causes and events.
 impl Guard<'_> {
-    /// Counts of the device: a sum over the queue pairs, each of which counts its own events, so
-    /// that no packet writes a word for this call.
+    /// Counts of the device. Each queue pair counts its own events, and this call adds them up, so
+    /// that no packet writes a word for the device.
     ///
     /// # Cost
     /// Reads about half a KiB of each queue pair.

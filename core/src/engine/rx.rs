@@ -1,21 +1,19 @@
-//! Packets and records in; UDP ports that peers may use; the witness.
+//! Packets and records in.
 //!
-//! Of packets and records, `take_*` may decline (false or 0: nothing has changed); `handle_*`
-//! always consumes.
+//! A function `take_*` may decline a packet or a record: false or 0, and nothing has changed. A
+//! function `handle_*` always consumes it.
 
-use super::{cm, Guard};
+use super::{cm, Guard, Inner};
 use crate::counters::Counters;
 use crate::receipt::Receipts;
 use crate::roce::frame::middle::FEWEST;
 use crate::roce::frame::record::{ack_behind, is_ack, shape, shape_of, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::{head_words, Run, Words, HEAD_MAX, HEAD_MIN};
-use crate::roce::witness::Suspect;
 use crate::roce::{Origin, Transport};
-use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::types::Wc;
-use crate::wire::{Flow, Opcode, Psn, ICRC_LEN};
+use crate::wire::{Flow, Opcode, ICRC_LEN};
 
 /// Packets of one sender that one receive brought through the port: all of them, or some.
 #[derive(Clone, Copy, Debug)]
@@ -30,12 +28,12 @@ pub struct Arrival<'a> {
     pub data: &'a [u8],
     /// The network marked congestion.
     pub ecn_ce: bool,
-    /// A reading of the clock from just before the receive. It is enough for single messages; an
-    /// owed ACK then leaves that much earlier.
+    /// A reading of the clock from just before the receive. Single messages need no newer one: an
+    /// owed ACK leaves that much earlier.
     pub recent: u64,
 }
 
-/// Checks the ICRC of a packet, whose IPv4 identification is likely `ident`. Returns the
+/// Checks the ICRC of a packet with the likely IPv4 identification `ident`. Returns the
 /// identification, or counts the error.
 #[inline(always)]
 fn check_icrc(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
@@ -89,6 +87,64 @@ fn take_single_of_dc(
     is_dc && t.take_packet::<true>(s, now, from, packet)
 }
 
+impl Inner {
+    /// Checks the ICRC of packet `number` of a burst, before anything else changes. Its sender's
+    /// identifications count from what it has now. False: the packet is dropped and counted.
+    #[inline(always)]
+    fn verify<const LONG: bool>(&mut self, from: &Origin, number: u16, packet: &[u8]) -> bool {
+        let (flow, t) = (&self.rx_flow.1, &mut self.transport);
+        let expected = self.rx_ident.wrapping_add(number);
+        let Some(ident) = check_icrc(flow, expected, packet, &mut t.common.counters) else {
+            return false;
+        };
+        // IPv6 has no identification.
+        if ident == expected || flow.is_v6() {
+            return true;
+        }
+        if t.has_strange_ident(from, ident, packet) {
+            t.common.counters.rcvd_icrc_err += 1;
+            return false;
+        }
+        if LONG {
+            self.rx_expected = false;
+        }
+        self.rx_ident = ident.wrapping_sub(number);
+        true
+    }
+
+    /// Handles a packet whose ICRC is right, and which is no single message.
+    #[inline(always)]
+    fn handle_verified(
+        &mut self,
+        s: &Shared,
+        from: &Origin,
+        arrival: &Arrival<'_>,
+        packet: &[u8],
+        now: &mut impl FnMut() -> u64,
+    ) {
+        let t = &mut self.transport;
+        let Some((mut run, payload)) = parse_run(packet, &mut t.common.counters) else { return };
+        run.grh = arrival.src.grh();
+        let now = now();
+        if arrival.ecn_ce {
+            t.on_mark(s, now, from, &run);
+        }
+        if run.dest_qpn == cm::GSI_QPN {
+            return cm::take_packet(
+                &mut self.cm,
+                t,
+                s,
+                &self.local,
+                now,
+                arrival.src,
+                &run,
+                payload,
+            );
+        }
+        t.handle_run(s, now, from, &run, payload);
+    }
+}
+
 /// Data: what arrives.
 impl Guard<'_> {
     /// As [`Guard::handle_arrival`], for all that one receive brought: `data` is one packet, or
@@ -106,10 +162,10 @@ impl Guard<'_> {
         self.handle_arrival(&arrival, || now)
     }
 
-    /// Takes packets that the port has received. `now` is called for those that are no single
+    /// Takes packets that the port has received. `now` is called for packets that are no single
     /// messages. Returns the packets looked at.
     ///
-    /// Anything that a network can bring is legal here; what is wrong is dropped and counted.
+    /// Any bytes that a network can bring are legal here. Wrong packets are dropped and counted.
     #[inline]
     pub fn handle_arrival(&mut self, arrival: &Arrival<'_>, mut now: impl FnMut() -> u64) -> usize {
         if arrival.data.len() >= FEWEST {
@@ -138,60 +194,36 @@ impl Guard<'_> {
             inner.rx_flow = (*src, flow);
             inner.rx_ident = 0;
         }
-        let t = &mut inner.transport;
         let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
         let seg = if seg == 0 { data.len().max(1) } else { seg };
         let mut n = 0;
-        // As with records: an ACK that came with a message is taken before it.
+        // An ACK that came with a message is taken before the message, as with records.
         let (message, rest) = data.split_at(if ack_is_behind(seg, data) { seg } else { 0 });
         let rest = rest.chunks(seg).zip(u16::from(!message.is_empty())..);
         for (packet, i) in rest.chain(message.chunks(seg).zip(0..)) {
             n += 1;
+            let t = &mut inner.transport;
             if recent < t.common.siege_until && t.screen_besieged(recent, &from, packet) {
                 t.common.counters.rcvd_throttled += 1;
                 continue;
             }
             let number = first.wrapping_add(i);
-            let expected = inner.rx_ident.wrapping_add(number);
             if LONG && packet.len() >= FEWEST && !ecn_ce {
-                let flow = (&inner.rx_flow.1, expected);
+                let flow = (&inner.rx_flow.1, inner.rx_ident.wrapping_add(number));
                 if inner.rx_expected && t.take_middle(s, &from, flow, packet, &mut now) {
                     continue;
                 }
-                // Until the check below says otherwise.
+                // Until `verify` says otherwise.
                 inner.rx_expected = true;
             }
-            let Some(ident) =
-                check_icrc(&inner.rx_flow.1, expected, packet, &mut t.common.counters)
-            else {
+            if !inner.verify::<LONG>(&from, number, packet) {
                 continue;
-            };
-            if ident != expected && !inner.rx_flow.1.is_v6() {
-                if t.has_strange_ident(&from, ident, packet) {
-                    t.common.counters.rcvd_icrc_err += 1;
-                    continue;
-                }
-                if LONG {
-                    inner.rx_expected = false;
-                }
-                inner.rx_ident = ident.wrapping_sub(number);
             }
+            let t = &mut inner.transport;
             if !ecn_ce && take_single(t, s, recent, &from, packet) {
                 continue;
             }
-            let Some((mut run, payload)) = parse_run(packet, &mut t.common.counters) else {
-                continue;
-            };
-            run.grh = src.grh();
-            let now = now();
-            if ecn_ce {
-                t.on_mark(s, now, &from, &run);
-            }
-            if run.dest_qpn == cm::GSI_QPN {
-                cm::take(&mut inner.cm, t, s, &inner.local, now, src, &run, payload);
-                continue;
-            }
-            t.handle_run(s, now, &from, &run, payload);
+            inner.handle_verified(s, &from, arrival, packet, &mut now);
         }
         if inner.rx_ident != 0 {
             inner.rx_ident = inner.rx_ident.wrapping_add(1);
@@ -208,7 +240,7 @@ impl Guard<'_> {
         take_single(&mut inner.transport, s, now, &from, packet)
     }
 
-    /// As [`Guard::handle_packets`], for what came to a group that the port listens for.
+    /// As [`Guard::handle_packets`], for packets to a group that the port listens for.
     pub fn handle_multicast(
         &mut self,
         now: u64,
@@ -283,8 +315,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Lets the first completion for a CQ bypass its ring, if the ring is empty: this thread polls
-    /// the CQ. [`Guard::finish_handoff`] must follow under the same lock.
+    /// Lets the first completion for a CQ bypass its ring, if the ring is empty, because this
+    /// thread polls the CQ. [`Guard::finish_handoff`] must follow under the same lock.
     #[inline(always)]
     pub fn begin_handoff(&mut self, cq: usize, ring: &CqShared) {
         let common = &mut self.split().0.transport.common;
@@ -299,109 +331,12 @@ impl Guard<'_> {
         self.split().0.transport.common.handoff.finish()
     }
 
-    /// From now on, queue pairs whose peer is known to be a soft device
-    /// ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection of both connection managers)
-    /// refuse packets from UDP ports other than the peer's own and those that were allowed for it.
-    /// Another user of the peer's host can send from its address, but not from a port that is
-    /// taken. Other peers may send from any port.
-    pub fn check_ports(&mut self, on: bool) {
-        self.transport.common.check_ports = on;
-    }
-
-    /// From now on, before a request fails because its peer is silent, [`Guard::next_suspect`]
-    /// names the peer at each check, and the caller answers by [`Guard::testify`].
-    pub fn set_witness(&mut self) {
-        self.transport.common.has_witness = true;
-    }
-
-    /// Whether [`Guard::next_suspect`] may have one.
-    #[inline]
-    pub fn has_suspects(&self) -> bool {
-        !self.transport.common.suspects.is_empty()
-    }
-
-    /// Takes a QP whose request is about to fail.
-    pub fn next_suspect(&mut self) -> Option<Suspect> {
-        self.transport.next_suspect()
-    }
-
-    /// From now on, ACKs that wait to leave through the port leave their receipts there.
-    pub fn leave_receipts(&mut self, receipts: &'static Receipts) {
-        self.transport.common.acks.receipts = Some(receipts);
-    }
-
-    /// The process of a suspect's peer has ended, and has left the receipt of an ACK for `psn`:
-    /// ends the requests that it has accepted. [`Guard::testify`] must follow.
-    pub fn take_receipt(&mut self, now: u64, qi: usize, psn: Psn) {
-        let (inner, s) = self.split();
-        inner.transport.take_receipt(s, now, qi, psn);
-    }
-
-    /// Answers why a suspect's peer is silent; `None`: unknown. Its request fails with that cause;
-    /// with [`CauseCode::NotPolled`] when ten checks, 50 ms to 0.5 s apart, have said so.
-    pub fn testify(&mut self, now: u64, qi: usize, code: Option<CauseCode>) {
-        let (inner, s) = self.split();
-        inner.transport.testify(s, qi, now, code);
-    }
-
-    /// Whether [`Guard::refused_port`] has one.
-    #[inline]
-    pub fn has_refused_port(&self) -> bool {
-        self.transport.common.refused_port.is_some()
-    }
-
-    /// Takes the latest refused port, and the peer in whose name it sent: the caller may find out
-    /// its owner.
-    pub fn refused_port(&mut self) -> Option<(PeerAddr, u16)> {
-        self.transport.common.refused_port.take()
-    }
-
-    /// Counts ACK timeouts and requests that came again. If it moves, packets may have been lost
-    /// that left by a second port, because the peer refuses that port.
-    #[inline]
-    pub fn repeats(&self) -> u32 {
-        self.transport.common.repeats
-    }
-
-    /// Packets of a peer may also come from this UDP port, which replaces the oldest of four.
-    /// False: no QP is connected to that peer.
-    pub fn allow_port(&mut self, peer: &PeerAddr, port: u16) -> bool {
-        let mut found = false;
-        let t = &mut self.split().0.transport;
-        for i in 0..t.peers.len() {
-            let p = &mut t.peers[i];
-            if p.refs > 0
-                && p.addr.gid == peer.gid
-                && p.addr.port == peer.port
-                && p.path != Path::Loopback
-            {
-                found = true;
-                if !p.extra_ports.contains(&port) {
-                    p.extra_ports.rotate_right(1);
-                    p.extra_ports[0] = port;
-                }
-            }
-        }
-        found
-    }
-
-    /// Undoes [`Guard::allow_port`]: another process may have the port by now.
-    pub fn forbid_port(&mut self, peer: &PeerAddr, port: u16) {
-        let t = &mut self.split().0.transport;
-        for i in 0..t.peers.len() {
-            let p = &mut t.peers[i];
-            if p.addr.gid == peer.gid && p.addr.port == peer.port {
-                p.extra_ports.iter_mut().filter(|l| **l == port).for_each(|l| *l = 0);
-            }
-        }
-    }
-
     /// Counts something that was no packet and no run.
     pub fn count_malformed(&mut self) {
         self.split().0.transport.common.counters.rcvd_malformed += 1;
     }
 
-    /// Takes records that another process of this host wrote (a path that carries runs whole).
+    /// Takes records that another process of this host wrote. A record carries a whole run.
     /// `receipts`: those of its link.
     pub fn handle_records(
         &mut self,

@@ -18,7 +18,7 @@ use crate::verbs::types::Handle;
 use crate::verbs::wqe::{recv_stride, RecvWqe};
 use crate::verbs::NONE;
 
-/// The ring that holds `max_wr` requests.
+/// The depth of a ring that holds `max_wr` requests.
 fn depth(max_wr: u32, config: &Config) -> Result<u32> {
     let most = lowered(MAX_DEPTH, config.limits.max_qp_wr);
     if max_wr == 0 || max_wr > most {
@@ -29,7 +29,7 @@ fn depth(max_wr: u32, config: &Config) -> Result<u32> {
 
 /// Control: SRQs and XRC domains.
 impl Guard<'_> {
-    /// A shared receive queue; returns the sizes given.
+    /// Makes a shared receive queue. Returns the sizes given.
     ///
     /// # Errors
     /// [`crate::Error::StaleHandle`], [`crate::Error::Invalid`], [`crate::Error::NoMemory`].
@@ -43,8 +43,8 @@ impl Guard<'_> {
         self.make_srq(now, pd, None, attr)
     }
 
-    /// As [`Guard::srq_create`], for an SRQ of an XRC domain, whose receives complete in a CQ of
-    /// its own.
+    /// As [`Guard::srq_create`], for an SRQ of an XRC domain, which has a CQ of its own for its
+    /// receives.
     ///
     /// # Errors
     /// As there. In strict mode [`crate::Error::Invalid`] too: the CQ does not hold its requests.
@@ -144,8 +144,8 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Gives an SRQ another size, and with `new_limit` another limit in the same step: a new ring
-    /// that takes the requests of the old one in their order. Returns what was given.
+    /// Gives an SRQ another size, and with `new_limit` another limit in the same step. A new ring
+    /// takes the requests of the old one in their order. Returns the size given.
     ///
     /// # Errors
     /// [`crate::Error::StaleHandle`]; [`crate::Error::Invalid`]: fewer than are posted, or than the
@@ -204,8 +204,8 @@ impl Guard<'_> {
         Ok(self.transport.common.srqs[i].number)
     }
 
-    /// Ends an SRQ. XRC targets that have named it forget it; what its peers still send for it is
-    /// an invalid request.
+    /// Ends an SRQ. XRC targets that have named it forget it. A request that peers still send for
+    /// it is invalid.
     ///
     /// # Errors
     /// [`crate::Error::StaleHandle`]; [`crate::Error::Busy`]: QPs use it, a message of it is still
@@ -241,7 +241,7 @@ impl Guard<'_> {
             cq.users -= 1;
             cq.depth_sum -= capacity;
         }
-        // Only requests of XRC name it.
+        // Only requests of XRC name the number of an SRQ.
         let rest = if q.xrc.is_some() { LIFETIME_NS } else { 0 };
         inner.qpns.free(q.number, now, rest);
         let pd = &mut inner.transport.common.pds[q.pd as usize];
@@ -249,7 +249,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// An XRC domain.
+    /// Makes an XRC domain.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`].
@@ -288,7 +288,7 @@ impl Inner {
         })
     }
 
-    /// An SRQ ends, and with it the receive requests that XRC targets have taken from it.
+    /// Forgets an SRQ that ends, and the receive requests that XRC targets have taken from it.
     fn forget_srq(&mut self, srq: u32) {
         let t = &mut self.transport;
         for qi in 0..t.qps.len() {

@@ -1,4 +1,4 @@
-//! What leaves: by the port, by links, and between the queue pairs of the engine.
+//! Packets and records out: by the port, by links, and between the queue pairs of the engine.
 
 use super::{Guard, Inner};
 use crate::device::MrAttr;
@@ -21,7 +21,7 @@ pub struct Burst {
     pub len: usize,
     /// Bytes of each packet but the last, which may be shorter.
     pub seg: usize,
-    /// It is signed for the flow of the port's connected socket.
+    /// The ICRC is that of the flow of the port's connected socket.
     pub is_own: bool,
 }
 
@@ -44,14 +44,14 @@ impl Inner {
 
     /// Collects the QPs that posts have marked, and those that waited for room in a CQ.
     #[inline(always)]
-    fn absorb(&mut self, s: &Shared, now: u64) {
+    fn collect_ready(&mut self, s: &Shared, now: u64) {
         if s.active.any() || !self.transport.common.full_cqs.is_empty() {
-            self.absorb_marked(s, now);
+            self.collect_marked(s, now);
         }
     }
 
     #[inline(never)]
-    fn absorb_marked(&mut self, s: &Shared, now: u64) {
+    fn collect_marked(&mut self, s: &Shared, now: u64) {
         let t = &mut self.transport;
         s.active.drain(|qi| {
             t.common.ready.set(qi);
@@ -110,8 +110,8 @@ impl Guard<'_> {
         self.poll_transmit_over(now, buf, None)
     }
 
-    /// As [`Guard::poll_transmit`], for a port that has a connected socket, of the flow `own`: what
-    /// connected QPs send to its destination is signed for that flow.
+    /// As [`Guard::poll_transmit`], for a port that has a connected socket, of the flow `own`:
+    /// packets of connected QPs to its destination have the ICRC of that flow.
     pub fn poll_transmit_over(
         &mut self,
         now: u64,
@@ -119,7 +119,7 @@ impl Guard<'_> {
         own: Option<&OwnFlow>,
     ) -> Option<Burst> {
         let (inner, s) = self.split();
-        inner.absorb(s, now);
+        inner.collect_ready(s, now);
         if now >= inner.transport.common.acks.flush_at() {
             inner.flush_acks();
         }
@@ -145,7 +145,7 @@ impl Guard<'_> {
     /// The link of a QP with something to send, except for those that `skip` names; `None`: none.
     pub fn next_link(&mut self, now: u64, mut skip: impl FnMut(u16) -> bool) -> Option<u16> {
         let (inner, s) = self.split();
-        inner.absorb(s, now);
+        inner.collect_ready(s, now);
         let t = &inner.transport;
         let mut at = 0;
         let mut first = NONE as usize;
@@ -175,11 +175,11 @@ impl Guard<'_> {
         memory: &mut dyn PeerMemory,
     ) -> usize {
         let (inner, s) = self.split();
-        inner.absorb(s, now);
+        inner.collect_ready(s, now);
         if now >= inner.transport.common.acks.flush_at() {
             inner.flush_acks();
         }
-        let mut tx = TxBuf::to_link(buf, link, inner.rx_flow.1, memory);
+        let mut tx = TxBuf::new_link(buf, link, inner.rx_flow.1, memory);
         inner.fill(s, &mut tx, now);
         tx.len()
     }
@@ -195,7 +195,7 @@ impl Guard<'_> {
     }
 
     /// Whether the QP whose doorbell was rung may send by itself ([`Guard::transmit_to_port`]): no
-    /// other waits to send, and it does not gather requests.
+    /// other QP waits to send, and this one does not gather requests.
     #[inline]
     pub fn may_send_alone(&self, qi: usize) -> bool {
         let t = &self.transport;
@@ -221,7 +221,7 @@ impl Guard<'_> {
     }
 
     /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung, without a search
-    /// for others. What does not fit leaves with the next round.
+    /// for others. The rest leaves with the next round.
     #[inline]
     pub fn transmit_to_link(
         &mut self,
@@ -232,13 +232,13 @@ impl Guard<'_> {
         memory: &mut dyn PeerMemory,
     ) -> usize {
         let (inner, s) = self.split();
-        let mut tx = TxBuf::to_link(buf, link, inner.rx_flow.1, memory);
+        let mut tx = TxBuf::new_link(buf, link, inner.rx_flow.1, memory);
         transmit_alone(&mut inner.transport, s, qi, &mut tx, now);
         tx.len()
     }
 
-    /// Places what was just posted to the QP at this index into memory of its peer, as long as it
-    /// is WRITEs to mapped memory. True: nothing else is to be sent or done.
+    /// Places the requests that were just posted to the QP at this index into memory of its peer,
+    /// as long as they are WRITEs to mapped memory. True: nothing else is to be sent or done.
     #[inline]
     pub fn write_peer(&mut self, qi: usize, memory: &mut dyn PeerMemory) -> bool {
         let (inner, s) = self.split();
@@ -246,8 +246,8 @@ impl Guard<'_> {
     }
 
     /// Places one short WRITE into memory of the QP's peer, without a slot of the send queue.
-    /// `memory`: the memory that is mapped of the peer behind a link. False: it is to be posted
-    /// ([`crate::verbs::post::send`]), whether or not its bytes were written.
+    /// `memory`: the memory that is mapped of the peer behind a link. False: the caller must post
+    /// it ([`crate::verbs::post::send`]), whether or not its bytes were written.
     #[inline(always)]
     pub fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
@@ -261,18 +261,24 @@ impl Guard<'_> {
 
     /// The region that the peer at `gid` may write by itself ([`PeerMemory`]) with a key of it,
     /// through its QP `from_qpn`, connected to `qpn` here over a link. `None`: not all of its
-    /// WRITEs would be allowed. To be asked again when [`Guard::changes`] has moved.
-    pub fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
-        self.transport.mappable(qpn, from_qpn, gid, rkey)
+    /// WRITEs would be allowed. The answer holds until [`Guard::changes`] moves.
+    pub fn mappable_region(
+        &self,
+        qpn: u32,
+        from_qpn: u32,
+        gid: &[u8; 16],
+        rkey: u32,
+    ) -> Option<MrAttr> {
+        self.transport.mappable_region(qpn, from_qpn, gid, rkey)
     }
 
-    /// A counter that every change of an answer of [`Guard::mappable`] advances.
+    /// A counter that moves when an answer of [`Guard::mappable_region`] may have changed.
     #[inline]
     pub fn changes(&self) -> u32 {
         self.transport.common.changes
     }
 
-    /// Sends the single message of the QP whose doorbell was rung over its link, and hands it over.
+    /// Sends the single message of the QP whose doorbell was rung over its link, and publishes it.
     /// `DC`: it is a DCI, else RC. The clock is read for DC, if a timer is `wanted` at once, and if
     /// another request waits for a timer. Otherwise [`Guard::arm_deferred_timer`] must follow
     /// before deadlines are asked for. False: the QP has no single message, and nothing has
@@ -290,8 +296,8 @@ impl Guard<'_> {
     }
 
     /// As [`Guard::send_single`], through the port. Returns the time. `None`: nothing has changed,
-    /// for others wait to send or the request is not single. `DC`: it is a DCI, whose clock is read
-    /// before the packet, too; else it is RC.
+    /// because others wait to send or the request is not single. `DC`: the QP is a DCI, for which
+    /// the clock is read before the packet, too; else it is RC.
     #[inline(always)]
     pub fn send_packet<const DC: bool, P: Packets>(
         &mut self,
@@ -307,11 +313,11 @@ impl Guard<'_> {
         t.send_packet::<DC, P>(s, qi, port, clock)
     }
 
-    /// Moves everything between QPs of this engine, until nothing moves or `max_runs` runs were
-    /// handled. Returns the runs handled.
+    /// Carries runs between QPs of this engine, until none is left or `max_runs` were handled.
+    /// Returns the runs handled.
     pub fn run_loopback(&mut self, now: u64, max_runs: usize) -> usize {
         let (inner, s) = self.split();
-        inner.absorb(s, now);
+        inner.collect_ready(s, now);
         let mut handled = if inner.cm.is_ready() { inner.loop_mads(s, now) } else { 0 };
         let Inner { transport: t, scratch, handed, local, rx_flow, .. } = inner;
         let from = Origin { gid: local.gid, path: Path::Loopback, port: 0 };
@@ -321,7 +327,7 @@ impl Guard<'_> {
             let Some(qi) = t.common.ready.next_from(at).filter(|&qi| qi != skipped) else { break };
             at = qi + 1;
             t.common.ready.clear(qi);
-            let mut tx = TxBuf::of_runs(scratch, handed, rx_flow.1);
+            let mut tx = TxBuf::new_runs(scratch, handed, rx_flow.1);
             let sent = t.transmit(s, qi, &mut tx, now);
             if sent != Sent::Idle {
                 t.common.ready.set(qi);

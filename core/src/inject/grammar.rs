@@ -104,6 +104,11 @@ impl<'a> Word<'a> {
         }
     }
 
+    /// The number of a queue pair. Larger ones than any are all the same.
+    fn qp_number(self) -> Read<'a, u32> {
+        self.number(1).map(|n| u32::try_from(n).unwrap_or(u32::MAX))
+    }
+
     /// Nanoseconds.
     fn time(self) -> Read<'a, u64> {
         const WANTED: &str = "a time is to stand here, such as 50us or 2ms, at most 60s";
@@ -237,9 +242,11 @@ impl Which {
         })
     }
 
-    fn window(&self) -> Window {
+    /// The rule that begins with `begin`, under these conditions.
+    fn rule(self, what: What, begin: Word<'_>) -> Rule {
         let Window { from, to } = Window::ALL;
-        Window { from: self.from.unwrap_or(from), to: self.to.unwrap_or(to) }
+        let window = Window { from: self.from.unwrap_or(from), to: self.to.unwrap_or(to) };
+        Rule { what, pick: self.pick.unwrap_or(Pick::All), window, at: begin.at }
     }
 }
 
@@ -471,10 +478,7 @@ fn packet<'a>(action: Action, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a
                 once(&mut service, word, named)?;
             }
             "opcode" => once(&mut of_opcode, word, opcode(words.next()))?,
-            "qp" => {
-                let number = words.next().number(1).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-                once(&mut qp, word, number)?;
-            }
+            "qp" => once(&mut qp, word, words.next().qp_number())?,
             "cm" => {
                 let named =
                     words.next().look_up(MESSAGES, "no message, such as REQ, REP, REJ or DREQ");
@@ -496,8 +500,7 @@ fn packet<'a>(action: Action, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a
     let mut filter =
         Filter { direction, peer: of_peer, service, opcode: of_opcode, qp, message, cm };
     check(action, begin, &mut filter, &given)?;
-    let (pick, window) = (which.pick.unwrap_or(Pick::All), which.window());
-    Ok(Rule { what: What::Packet(action, filter), pick, window, at: begin.at })
+    Ok(which.rule(What::Packet(action, filter), begin))
 }
 
 fn call<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
@@ -522,8 +525,7 @@ fn call<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
         }
     };
     let Some(errno) = errno else { return end.refuse("'errno' and its name are missing") };
-    let (pick, window) = (which.pick.unwrap_or(Pick::All), which.window());
-    Ok(Rule { what: What::Call(name, errno), pick, window, at: begin.at })
+    Ok(which.rule(What::Call(name, errno), begin))
 }
 
 /// Reads the conditions of a rule about completions, which begins with `begin`.
@@ -532,8 +534,7 @@ fn few<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
     loop {
         let word = words.next();
         if word.ends_rule() {
-            let (pick, window) = (which.pick.unwrap_or(Pick::All), which.window());
-            return Ok(Rule { what: What::Few, pick, window, at: begin.at });
+            return Ok(which.rule(What::Few, begin));
         }
         match which.read(word, words) {
             Some(read) => read?,
@@ -580,7 +581,7 @@ fn limit<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
         return word.refuse("'=' is to stand here");
     }
     let most = words.next().number(0)?;
-    plain(What::Limit(name, most), begin, words)
+    plain_rule(What::Limit(name, most), begin, words)
 }
 
 fn event<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
@@ -596,10 +597,7 @@ fn event<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
             _ if word.ends_rule() => break word,
             "in" => once(&mut direction, word, Ok(Direction::In))?,
             "out" => once(&mut direction, word, Ok(Direction::Out))?,
-            "qp" => {
-                let number = words.next().number(1).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-                once(&mut qp, word, number)?;
-            }
+            "qp" => once(&mut qp, word, words.next().qp_number())?,
             "after" => once(&mut when, word, words.next().number(1).map(When::After))?,
             "at" => once(&mut when, word, words.next().time().map(When::At))?,
             _ => return word.refuse("no condition: in, out, qp, after or at"),
@@ -612,7 +610,7 @@ fn event<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
 }
 
 /// A rule that has nothing behind it.
-fn plain<'a>(what: What, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
+fn plain_rule<'a>(what: What, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
     let end = words.next();
     match end.ends_rule() {
         true => Ok(Rule { what, pick: Pick::All, window: Window::ALL, at: begin.at }),
@@ -629,11 +627,11 @@ fn rule<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
         "few" => few(begin, words),
         "limit" => limit(begin, words),
         "event" => event(begin, words),
-        "keys" => plain(What::Keys, begin, words),
+        "keys" => plain_rule(What::Keys, begin, words),
         "cq" => {
             let word = words.next();
             match word.text {
-                "overrun" => plain(What::CqOverrun, begin, words),
+                "overrun" => plain_rule(What::CqOverrun, begin, words),
                 _ => word.refuse("'overrun' is to stand here"),
             }
         }

@@ -774,7 +774,7 @@ impl Regions {
 
     /// The whole region of host memory that this key names, of this protection domain; `None`:
     /// there is none, or the key is a window's.
-    pub fn whole(&self, rkey: u32, pd: u32) -> Option<MrAttr> {
+    pub fn whole_region(&self, rkey: u32, pd: u32) -> Option<MrAttr> {
         let index = (rkey >> RANDOM_BITS) as usize;
         let s = self.slots.get(index)?;
         let is = s.key == rkey && s.kind == SlotKind::Mr && s.pd == pd && s.provider == 0;

@@ -1,5 +1,5 @@
-//! What the responder sends: READ responses (one of no bytes answers an ATOMIC WRITE or a
-//! FLUSH), atomic answers, ACKs and NAKs, in the order of the requests.
+//! The responder's answers, in the order of the requests: READ responses (one of no bytes answers
+//! an ATOMIC WRITE or a FLUSH), atomic answers, ACKs and NAKs.
 
 use super::conn::Conn;
 use super::run::Run;
@@ -12,11 +12,11 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state};
 use crate::wire::{packet_bytes, Class, NakCode, Opcode, PacketKind, Psn, Syndrome};
 
-/// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
+/// The syndrome of an ACK of this device: credits are unlimited, as in rxe.
 // IBTA 9.7.7.2, granted: ACKs grant unlimited credits.
 pub(super) const ACK_UNLIMITED: u8 = 0x1f;
 
-/// Bytes of an ACK or NAK, as the counters have it.
+/// Bytes of an ACK or NAK, as the counters count them.
 pub(super) const ACK_BYTES: u64 = packet_bytes(Opcode::RC_ACK, 0) as u64;
 
 impl Resp {
@@ -88,7 +88,7 @@ impl Conn<'_> {
                 let resp = &mut self.qp.conn.resp;
                 if resp.job_len() == 0 && resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
                     // The answer has acknowledged everything.
-                    self.ack_left();
+                    self.note_ack_left();
                 }
                 continue;
             }
@@ -118,7 +118,7 @@ impl Conn<'_> {
     /// Ends the connection by a NAK at `psn`, because the memory of an answer cannot be read.
     #[cold]
     fn refuse_answer(&mut self, job: &Resource, psn: Psn, has_key: bool, now: u64) {
-        // With a valid key the memory itself is gone: no fault of the peer, as for a WRITE.
+        // With a valid key the memory itself is gone. That is no fault of the peer, as for a WRITE.
         let (code, cause) = if has_key {
             (NakCode::RemoteOperation, CauseCode::LocalMemoryGone)
         } else {
@@ -167,8 +167,9 @@ impl Conn<'_> {
         Some((run, bytes))
     }
 
-    /// Announces the next answers to slow memory while the first waits for it. Those behind a
-    /// landing are left out: they must see a WRITE that has not landed yet.
+    /// Announces the next answers to slow memory while the first waits for it. Answers behind a
+    /// landing are not announced, because they must read the bytes of a WRITE that has not landed
+    /// yet.
     #[cold]
     fn answers_ahead(&self) {
         let memory = &self.common.memory;
@@ -188,7 +189,7 @@ impl Conn<'_> {
         }
     }
 
-    /// Sends the ACK or NAK that is owed, unless answers must go first. False: it did not fit.
+    /// Sends the owed ACK or NAK, unless answers must go first. False: the burst had no room.
     pub(crate) fn transmit_ack(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let qp = &mut *self.qp;
         let resp = &mut qp.conn.resp;
@@ -204,7 +205,7 @@ impl Conn<'_> {
                 return true;
             }
             if resp.pkts_since_ack > 0 && syndrome == Syndrome::Nak(NakCode::Psn).byte() {
-                // First an ACK for what came since the last answer. After a sequence NAK rxe
+                // An ACK for what came since the last answer goes first. After a sequence NAK rxe
                 // ignores further ones until it has seen an ACK, whatever they acknowledge, and
                 // would wait for its timer.
                 if !tx.emit_bare(&resp.ack(qp.kind.class(), qp.attr.dest_qp_num)) {
@@ -230,8 +231,8 @@ impl Conn<'_> {
             self.count(|c| if not_ready { &mut c.send_rnr_err } else { &mut c.send_nak_err });
         } else if resp.ack_owed && qp.state != qp_state::ERR {
             if !resp.ack_now && tx.is_empty() && self.common.acks.is_pending(self.qi) {
-                // Something else made the QP ready (an ACK of the peer, a window): its own ACK may
-                // still wait for a packet to leave with.
+                // The QP is ready for another reason (an ACK of the peer, a window), so its own ACK
+                // may still wait for a packet to leave with.
                 return true;
             }
             let alone = tx.is_empty();
@@ -239,12 +240,12 @@ impl Conn<'_> {
                 return false;
             }
             if alone {
-                self.acked_alone();
+                self.note_ack_alone();
             }
         } else {
             return true;
         }
-        self.ack_left();
+        self.note_ack_left();
         self.count_sent(1, ACK_BYTES);
         true
     }
@@ -258,7 +259,7 @@ impl Conn<'_> {
             return None;
         }
         let run = resp.ack(self.qp.kind.class(), self.qp.attr.dest_qp_num);
-        self.ack_left();
+        self.note_ack_left();
         self.count_sent(1, ACK_BYTES);
         Some(run)
     }
@@ -274,7 +275,7 @@ impl Transport {
         if !c.qp.is_rc_in_rts() || !c.qp.conn.loopback || !c.end_single(now, ack.psn) {
             return false;
         }
-        c.single_ended();
+        c.note_single_ended();
         true
     }
 }

@@ -25,8 +25,8 @@ impl Conn<'_> {
         self.qp.cause = cause;
     }
 
-    /// The cause noted since then, if it explains the peer's silence: an ICMP error, a refusal of
-    /// the kernel, a lost router, or the witness's answer.
+    /// The cause noted since the time `since`, if it explains the peer's silence: an ICMP error, a
+    /// refusal of the kernel, a lost router, or the witness's answer.
     pub(crate) fn explanation(&self, since: u64) -> Option<(CauseCode, u64, u64)> {
         let cause = &self.qp.cause;
         let known = CauseCode::from_u32(cause.code).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Conn<'_> {
     }
 }
 
-/// The counter (by index) that goes with a cause.
+/// The index of the counter of a cause.
 fn counter_of(code: CauseCode) -> u32 {
     use CauseCode::*;
     let name = match code {

@@ -1,4 +1,4 @@
-//! The completer: ACKs, NAKs and answers to what the requester sent.
+//! The completer: ACKs, NAKs and answers to the requester's packets.
 
 use super::conn::Conn;
 use super::peer::PACKET_COST;
@@ -15,7 +15,7 @@ use crate::verbs::types::wc_status;
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{NakCode, PacketKind, Psn, Syndrome};
 
-/// After so many sequence NAKs without progress a request fails. A NAK shows that the peer lives,
+/// A request fails after so many sequence NAKs without progress. A NAK shows that the peer lives,
 /// but a peer that sends only NAKs would block the queue for ever.
 const NAK_MAX: u8 = 200;
 
@@ -33,8 +33,8 @@ impl Conn<'_> {
             && behind(req.next) <= sq.len()
     }
 
-    /// The oldest WQE that a NAK or a timeout can be about; none if all that was sent has ended,
-    /// whether its completion was delivered or not.
+    /// The oldest WQE that a NAK or a timeout can concern. `None`: all sent requests have ended,
+    /// with or without a delivered completion.
     pub(crate) fn oldest_open(&mut self) -> Option<u32> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
@@ -50,10 +50,10 @@ impl Conn<'_> {
         if !self.qp.can_send() {
             return;
         }
-        // PSNs that were never sent, or that are long done, say nothing.
+        // Answers for PSNs that were never sent, or ended long ago, mean nothing.
         let off = self.qp.off_by(run.psn, run.n);
         if off != 0 {
-            return self.stray(now, off);
+            return self.note_stray(now, off);
         }
         match run.kind {
             PacketKind::Ack => match Syndrome::parse(run.syndrome) {
@@ -66,8 +66,8 @@ impl Conn<'_> {
                     self.complete(now);
                 }
                 Syndrome::Rnr { timer } => self.handle_rnr(now, run.psn, timer),
-                // Codes that RC does not have are no answer.
-                Syndrome::Nak(NakCode::InvalidRd | NakCode::Reserved(_)) => self.stray(now, 0),
+                // A NAK with a code that RC does not have is no answer.
+                Syndrome::Nak(NakCode::InvalidRd | NakCode::Reserved(_)) => self.note_stray(now, 0),
                 Syndrome::Nak(code) => self.handle_nak(now, run.psn, code, Some(port)),
                 _ => {}
             },
@@ -76,7 +76,8 @@ impl Conn<'_> {
         debug_assert!(self.req_is_sound(), "{:?} {run:?}", self.qp.conn.req);
     }
 
-    /// Everything up to and including `psn` has arrived, as far as READs and atomics allow.
+    /// Ends the requests up to and including `psn`, as far as no READ or atomic among them still
+    /// lacks its answer.
     #[inline(always)]
     fn ack_through(&mut self, sq: &EngineConsumer<'_, SendWqe>, now: u64, psn: Psn) {
         let mut freed = 0u32;
@@ -126,7 +127,7 @@ impl Conn<'_> {
             qp.wqe(i).done = true;
             qp.conn.req.acked = i.wrapping_add(1);
             if i == qp.conn.req.next {
-                // It was rewound, and its ACK came nevertheless.
+                // The request was rewound, and its ACK came nevertheless.
                 qp.conn.req.go_behind(i);
                 qp.conn.req.next_psn = qp.conn.req.una_psn;
             }
@@ -134,7 +135,7 @@ impl Conn<'_> {
                 break;
             }
         }
-        // A rewound WQE of which more has arrived than was sent again.
+        // More packets of a rewound WQE have arrived than were sent again.
         let una = qp.conn.req.una_psn;
         if qp.conn.req.next_psn.diff(una) < 0 {
             let ws = *qp.wqe(qp.conn.req.next);
@@ -147,13 +148,13 @@ impl Conn<'_> {
             self.on_progress(sq, now, freed, 0);
         }
         if let Some(psn) = implied {
-            self.answer_lost(now, psn);
+            self.request_lost_answer(now, psn);
         }
     }
 
-    /// An answer of a READ or atomic is missing: ask again, once until there is progress.
+    /// Requests the missing answer of a READ or atomic again, once until there is progress.
     #[inline(never)]
-    fn answer_lost(&mut self, now: u64, psn: Psn) {
+    fn request_lost_answer(&mut self, now: u64, psn: Psn) {
         if self.qp.conn.req.rewound == Some(psn) || !self.qp.conn.req.may_repeat() {
             return;
         }
@@ -161,8 +162,8 @@ impl Conn<'_> {
         self.rewind(psn);
     }
 
-    /// A response found no staging room: requests it again soon. This is no retry, because the peer
-    /// lives.
+    /// Requests a response that found no staging room again, soon. This is no retry, because the
+    /// peer lives.
     fn ask_again(&mut self, now: u64, psn: Psn) {
         self.rewind(psn);
         let qp = &mut *self.qp;
@@ -173,7 +174,7 @@ impl Conn<'_> {
         self.arm_timer();
     }
 
-    /// The oldest unacknowledged PSN has moved.
+    /// Notes that the oldest unacknowledged PSN has moved.
     #[inline(always)]
     fn on_progress(
         &mut self,
@@ -183,7 +184,7 @@ impl Conn<'_> {
         read_freed: u32,
     ) {
         progress(self.qp, &mut *self.peer, now, freed, read_freed);
-        // If all is sent, the QP need not be looked at again.
+        // A QP that has sent everything is not looked at again.
         if self.qp.conn.req.next != sq.end() {
             self.common.ready.set(self.qi);
         }
@@ -193,7 +194,7 @@ impl Conn<'_> {
         self.common.wake_windows();
     }
 
-    /// An answer for `psn` acknowledges what came before it.
+    /// Acknowledges the requests before `psn`, which was answered.
     #[inline(never)]
     pub(super) fn ack_before(&mut self, now: u64, psn: Psn) {
         if psn.diff(self.qp.conn.req.una_psn) > 0 {
@@ -202,7 +203,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Handles a NAK for `psn`. `port`: its UDP port; `None`: it was doubted, and silence followed.
+    /// Handles a NAK for `psn`. `port`: its UDP port. `None`: the NAK was doubted, and silence
+    /// followed.
     #[inline(never)]
     pub(crate) fn handle_nak(&mut self, now: u64, psn: Psn, code: NakCode, port: Option<u16>) {
         let besieged = self.qp.is_besieged(now);
@@ -262,8 +264,8 @@ impl Conn<'_> {
         self.fail_request(now, index, status, cause, wqe.rkey.into(), wqe.remote_addr);
     }
 
-    /// Takes packets of a READ response, or an atomic's answer, if they are the next ones. If some
-    /// are missing before them, requests those again.
+    /// Takes packets of a READ response, or an atomic's answer, if they are the next ones. Requests
+    /// packets that are missing before them again.
     #[inline(never)]
     fn handle_data(&mut self, now: u64, run: &Run, payload: &[u8]) {
         self.ack_before(now, run.psn);
@@ -284,7 +286,7 @@ impl Conn<'_> {
         let ahead = run.psn.diff(expected);
         if ahead != 0 {
             if ahead > 0 {
-                self.answer_lost(now, expected);
+                self.request_lost_answer(now, expected);
             }
             return;
         }
@@ -304,7 +306,7 @@ impl Conn<'_> {
                 || !qp.has_place(run, ws.done_pkts, ws.npkts));
         if wrong {
             if qp.is_besieged(now) {
-                return self.answer_lost(now, expected);
+                return self.request_lost_answer(now, expected);
             }
             let status = wc_status::BAD_RESP_ERR;
             return self.fail_request(now, index, status, CauseCode::BadResponse, 0, 0);
@@ -318,31 +320,32 @@ impl Conn<'_> {
                 let last = self.common.memory.providers.later_of(before, next);
                 (ws.placing, (ws.provider, ws.token)) = (true, last);
             }
-            // Lost, as if on the way: the request is sent again.
+            // The answer counts as lost on the way: the request is sent again.
             Err(CopyError::Busy | CopyError::Pending(..)) => return self.ask_again(now, expected),
             Err(CopyError::Refused(code, lkey, addr)) => {
                 let status = wc_status::LOC_PROT_ERR;
                 return self.fail_request(now, index, status, code, lkey.into(), addr);
             }
         }
-        self.answer_placed(now, index, run, payload.len());
+        self.note_answer_placed(now, index, run, payload.len());
     }
 
-    /// The READ that a MIDDLE packet answers, and the place of its payload. `None`: it is not the
-    /// expected packet of a READ's response, or its place is not one piece of host memory. The
+    /// The READ that a MIDDLE packet answers, and the place of its payload. `None`: the packet is
+    /// not the expected one of a READ's response, or its place is not one piece of host memory. The
     /// caller checks that the QP is in RTS.
     pub(super) fn next_of_read(&mut self, psn: Psn, len: usize) -> Option<(u32, Target)> {
         if self.qp.off_by(psn, 1) != 0 {
             return None;
         }
-        // If an older request is open, decline: the general path acknowledges it first.
+        // While an older request is open the general path takes the packet, because it acknowledges
+        // that request first.
         let index = self.oldest_open()?;
         let sq = self.q.engine_sq(&self.common.key);
         let slot = sq.at(index);
         let wqe = slot.header();
         let (mtu, ws) = (self.qp.conn.mtu, *self.qp.wqe(index));
         let expected = wqe.is_read() && psn == ws.psn.add(ws.done_pkts);
-        // Neither the first one nor the last.
+        // The packet is neither the first nor the last one.
         let inner = ws.done_pkts.wrapping_sub(1) < ws.npkts.wrapping_sub(2);
         if !expected || len != mtu as usize || !inner {
             return None;
@@ -353,9 +356,9 @@ impl Conn<'_> {
         Some((index, target))
     }
 
-    /// Advances: the next packets of the answer to a request, of `len` bytes, are placed. The last
+    /// Notes that the next packets of the answer to a request, of `len` bytes, are placed. The last
     /// one ends the request.
-    pub(super) fn answer_placed(&mut self, now: u64, index: u32, run: &Run, len: usize) {
+    pub(super) fn note_answer_placed(&mut self, now: u64, index: u32, run: &Run, len: usize) {
         let sq = self.q.engine_sq(&self.common.key);
         let is_read = run.kind == PacketKind::ReadResponse;
         let qp = &mut *self.qp;

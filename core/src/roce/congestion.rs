@@ -44,11 +44,12 @@ impl Qp {
         Ok((have / mtu).max(1).min(self.pace_congestion(now)?))
     }
 
-    /// The same under the congestion rate alone: the program's own limit does not cover answers.
+    /// As [`Qp::pace`], under the congestion rate alone: the program's own limit does not cover
+    /// answers.
     #[cold]
     pub(crate) fn pace_congestion(&mut self, now: u64) -> Result<u32, u64> {
         let have = self.conn.congestion.available(now);
-        // The limit may just have ended.
+        // The rate limit may have ended just now.
         self.set_paced(self.bucket.rate_bps() != 0 || self.conn.congestion.is_limiting());
         if have == 0 {
             return Err(self.conn.congestion.ready_at(now, self.conn.mtu));
@@ -63,7 +64,7 @@ impl Qp {
         let credit = u64::from(self.conn.cnp_credit).saturating_add(sent).min(CNP_CREDIT) as u32;
         self.conn.cnp_credit = credit.saturating_sub(1);
         if credit == 0 && now >= self.conn.cnp_deaf {
-            // Undoes the effect of forged CNPs.
+            // The effect of the forged CNPs ends.
             self.conn.cnp_deaf = now.saturating_add(CNP_DEAF_NS);
             self.conn.congestion = Dcqcn::default();
             self.set_paced(self.bucket.rate_bps() != 0);
@@ -73,7 +74,7 @@ impl Qp {
 }
 
 impl Transport {
-    /// A packet for a QP arrived with a congestion mark: the QP owes its peer a CNP.
+    /// Makes a QP owe its peer a CNP, because a packet for it arrived with a congestion mark.
     #[cold]
     pub(crate) fn on_mark(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run) {
         let c = self.common.qp_of(run.dest_qpn).and_then(|qi| self.connected(s, qi));
@@ -96,8 +97,7 @@ impl Transport {
         c.common.ready.set(qi);
     }
 
-    /// Puts the notifications that are owed to one peer into an empty burst, ahead of everything
-    /// else.
+    /// Puts the owed CNPs of one peer into an empty burst, ahead of everything else.
     #[cold]
     pub(crate) fn transmit_cnps(&mut self, tx: &mut TxBuf<'_>) {
         let mut from = 0;
@@ -137,10 +137,11 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// A CNP arrived for a connected QP.
+    /// Takes a CNP for a connected QP.
     ///
     /// Without the option packets are not ECN-capable, so a CNP is ignored. With it a peer sends at
-    /// most one for each packet that it received. More are forged, and are ignored for a while.
+    /// most one CNP for each packet that it received. If more come, they are forged, and CNPs are
+    /// ignored for a while.
     #[cold]
     pub(crate) fn handle_cnp(&mut self, now: u64, from: &Origin) {
         let line = self.common.config.line_rate_bytes_per_s;

@@ -9,7 +9,7 @@ use crate::verbs::shared::{QpShared, Shared};
 
 /// A queue pair, its peer, and the state that all queue pairs of the engine share.
 ///
-/// The state machines of RC and UC are methods of it. It reaches no other queue pair. It notes in
+/// The state machines of RC and UC are its methods, and reach no other queue pair. They note in
 /// [`Common`] which others may go on (QPs that wait for a CQ or a window), and the engine takes
 /// them from there.
 pub(crate) struct Conn<'t> {
@@ -19,18 +19,18 @@ pub(crate) struct Conn<'t> {
     pub(crate) qp: &'t mut Qp,
     /// The half that the program sees.
     pub(crate) q: &'t QpShared,
-    /// The record of its peer's address; where it has none (UD, before RTR), one that names nobody
-    /// and is reached by no path.
+    /// The record of its peer's address. Without a peer (UD, before RTR): a record that names
+    /// nobody and is reached by no path.
     pub(crate) peer: &'t mut Peer,
-    /// The program's half of the engine.
+    /// The half of the engine that the program reaches.
     pub(crate) s: &'t Shared,
     /// State that the queue pairs of the engine share.
     pub(crate) common: &'t mut Common,
 }
 
 impl Conn<'_> {
-    /// The same borrows for a call that is not inlined, and is seldom made: this value may stay in
-    /// registers, since the callee gets another one.
+    /// The same borrows for a rare call that is not inlined. The callee gets a value of its own, so
+    /// this one may stay in registers.
     #[inline(always)]
     pub(crate) fn reborrow(&mut self) -> Conn<'_> {
         let Conn { qi, qp, q, peer, s, common } = self;
@@ -69,7 +69,7 @@ impl Transport {
         Some(Conn { qi, qp, q, peer, s, common })
     }
 
-    /// The QP at an index of the engine's own: of a table, a bitmap, a timer.
+    /// The QP at an index that is the engine's own: of a table, a bitmap, a timer.
     pub(crate) fn conn<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Conn<'t> {
         let Transport { qps, peers, nobody, common, .. } = self;
         let (qp, q) = (&mut qps[qi], &s.qps[qi]);

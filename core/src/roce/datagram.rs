@@ -43,7 +43,8 @@ impl Transport {
             let slot = sq.at(index);
             let to = self.common.datagram_peer(&ah, dest_qpn(slot.header()));
             let peer = &self.peers[to as usize];
-            // The link is gone: the datagram is lost, and its request completes with success.
+            // Over a link that is gone the datagram is lost, and its request completes with
+            // success.
             let lost = peer.path == Path::Lost;
             if peer.path != tx.path() && !lost {
                 return Sent::OtherPath;
@@ -86,8 +87,8 @@ impl Common {
 }
 
 impl Conn<'_> {
-    /// The index of the next datagram that may leave, and its address handle. `None`: none may now.
-    /// A datagram that can never leave fails here.
+    /// The index of the next datagram that may leave, and its address handle. `None`: none may
+    /// leave now. A datagram that can never leave fails here.
     fn next_datagram(&mut self, now: u64) -> Option<(u32, Ah)> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
@@ -164,7 +165,7 @@ impl Conn<'_> {
                 None if done.packets == 1 => {}
                 None => return Some(Sent::Full),
                 Some(stop) => {
-                    self.memory_stops(index, stop, now);
+                    self.stop_at_memory(index, stop, now);
                     self.arm_timer();
                     return Some(Sent::Idle);
                 }

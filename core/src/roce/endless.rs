@@ -1,7 +1,8 @@
 //! Requests without an ACK timeout (code 0), on a device without a deadline of its own. As on a NIC
-//! they wait for ever, except where this host knows that the peer's process has ended: the link to
-//! it has ended, or the kernel says that nobody has its UDP port, and the witness that its address
-//! is this host's. Probes go on, so that a loss is repaired as ever.
+//! they wait for ever, unless this host knows that the peer's process has ended. It knows that if
+//! the link to the process has ended, or if the kernel says that nobody has the peer's UDP port and
+//! the witness says that the peer's address is this host's. Probes go on, so that losses are
+//! repaired.
 
 use super::conn::Conn;
 use super::Transport;
@@ -9,13 +10,14 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 
-/// An ACK timeout that does not come: 146 years, so that a sum with the time does not overflow.
+/// The ACK timeout of such a request: 146 years, which do not overflow when they are added to the
+/// time.
 pub(crate) const NEVER_NS: u64 = 1 << 62;
 /// Least time between two questions to the witness.
 const ASK_NS: u64 = 50_000_000;
 
 impl Qp {
-    /// Whether silence alone never ends its requests.
+    /// Whether silence alone ends no request of the QP.
     pub(crate) fn is_endless(&self) -> bool {
         self.conn.timeout_ns == NEVER_NS && self.kind.is_reliable()
     }
@@ -26,8 +28,8 @@ impl Qp {
 }
 
 impl Transport {
-    /// The process at the other end of the link of a queue pair's peer has ended, or the way to it
-    /// has for good.
+    /// Notes that the process at the other end of a queue pair's link has ended, or that the way to
+    /// it has ended for good.
     pub(crate) fn note_end(&mut self, s: &Shared, qi: usize, now: u64) {
         self.qps[qi].conn.peer_ended = true;
         self.conn(s, qi).end_if_alone(now);
@@ -42,8 +44,8 @@ impl Conn<'_> {
         }
     }
 
-    /// The network says that nothing listens at the peer's address. That may be forged, so the
-    /// witness is asked, which answers by [`Transport::testify`].
+    /// Asks the witness, because the network says that nothing listens at the peer's address. That
+    /// message may be forged. The witness answers by [`Transport::testify`].
     pub(crate) fn suspect_end(&mut self, now: u64) {
         let cause = &self.qp.cause;
         let asked = cause.code == CauseCode::PeerUnreachable as u32

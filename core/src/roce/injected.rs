@@ -1,5 +1,5 @@
-//! Errors of requests that the device's owner injects ([`crate::inject`]): as those that the
-//! requester and the responder find.
+//! Errors of requests that the device's owner injects ([`crate::inject`]). Programs see them as
+//! errors that the requester and the responder find.
 
 use super::conn::Conn;
 use crate::verbs::cause::CauseCode;

@@ -3,8 +3,8 @@
 //!
 //! The question is a WRITE of no bytes with the PSN before the next one. Every receiver of the
 //! standard takes it for a duplicate, executes nothing and acknowledges again (IBTA C9-105), so
-//! neither side's PSNs, queues or memory take part. Anything that comes from the peer is an answer.
-//! Other packets pay nothing: a timer compares a counter.
+//! neither side's PSNs, queues or memory take part. Any packet of the peer is an answer. Packets
+//! pay nothing for the keepalive: a timer compares a counter.
 
 use super::conn::Conn;
 use super::peer::Path;
@@ -19,8 +19,8 @@ use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
 use crate::wire::PacketKind;
 
-/// The rules for connections of the connection manager: silence as long as its own messages are
-/// repeated.
+/// The plan for connections of the connection manager: silence may last as long as its own messages
+/// are repeated.
 const OF_CM: KeepPlan = KeepPlan {
     first: 1_000_000_000,
     most: 15_000_000_000,
@@ -31,7 +31,7 @@ const OF_CM: KeepPlan = KeepPlan {
 
 impl Conn<'_> {
     /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A
-    /// peer in this engine needs none.
+    /// peer in this engine needs no watch.
     pub(crate) fn begin_keepalive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
         let wait = self.qp.conn.timeout_ns.min(every);
@@ -60,7 +60,7 @@ impl Conn<'_> {
         }
     }
 
-    /// The peer is alive: sets the time of the next check.
+    /// Sets the time of the next check of a peer that is alive.
     fn keep_watch(&mut self, now: u64) {
         let seen = self.qp.counters.rcvd_pkts;
         let Keep { every, plan, .. } = self.qp.conn.keep;
@@ -68,7 +68,7 @@ impl Conn<'_> {
         self.qp.conn.keep = Keep { at, seen, every, plan, ..Keep::default() };
     }
 
-    /// The time `Keep::at` has come.
+    /// Checks the peer, at the time `Keep::at`.
     #[cold]
     pub(crate) fn keep_alive(&mut self, now: u64) {
         let qp = &mut *self.qp;
@@ -81,7 +81,7 @@ impl Conn<'_> {
         let asks = qp.conn.req.una_psn == qp.conn.req.max_psn;
         if heard || !asks && !qp.is_endless() {
             let Keep { every, plan, tries, .. } = qp.conn.keep;
-            // An answer, or traffic.
+            // An answer or other traffic has come.
             qp.conn.keep.every = if tries > 0 { (2 * every).min(plan.most) } else { plan.first };
             return self.keep_watch(now);
         }
@@ -108,14 +108,14 @@ impl Conn<'_> {
             qp.conn.keep.since = now;
         }
         qp.conn.keep.tries += 1;
-        // A probe is such a question too: both carry the PSN of the newest packet.
+        // A probe asks the same question: both carry the PSN of the newest packet.
         qp.conn.keep.ask = asks;
         qp.conn.keep.at = now.saturating_add(plan.wait.min(every));
         qp.conn.req.set(tx_block::PROBE, true);
         self.common.ready.set(self.qi);
     }
 
-    /// Sends the question. False: there was no room.
+    /// Sends the question. False: the burst had no room.
     #[cold]
     pub(crate) fn transmit_keepalive(&mut self, tx: &mut TxBuf<'_>) -> bool {
         self.qp.conn.keep.ask = false;

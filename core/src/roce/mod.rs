@@ -61,13 +61,13 @@ use crate::wheel::Wheel;
 use crate::wire::PacketKind;
 use run::Run;
 
-/// An owed ACK waits at most this long for a packet to leave with.
+/// Longest time that an owed ACK waits for a packet to leave with.
 pub const ACK_DELAY_NS: u64 = 20_000;
-/// An owed ACK does not wait once this many packets have come.
+/// Packets after which an owed ACK waits no longer.
 pub const ACK_PACKETS: u32 = 8;
-/// Messages announced to slow memory behind one that waits for it, at most.
+/// Most messages that are announced to slow memory behind one that waits for it.
 pub(crate) const AHEAD: u32 = 8;
-/// READs are asked for in pieces of this many bytes, one or several to a request.
+/// Bytes of a piece of a READ. A request asks for one or several pieces.
 pub const READ_PIECE: u32 = 64 << 10;
 
 /// State of a QP after `transmit`.
@@ -86,9 +86,9 @@ pub enum Sent {
 pub struct Origin {
     /// The sender's GID.
     pub gid: [u8; 16],
-    /// How it came.
+    /// How the packet or record came.
     pub path: Path,
-    /// The sender's UDP port, where it came through the port.
+    /// The sender's UDP port, if the packet came through the port.
     pub port: u16,
 }
 
@@ -146,7 +146,7 @@ pub struct Common {
     /// A peer may answer through the port what it received over a link, and the other way round.
     pub mixed_paths: bool,
     /// Until then an ACK timeout of a peer behind the port costs no retry
-    /// ([`crate::engine::Guard::port_away`]).
+    /// ([`crate::engine::Guard::begin_outage`]).
     pub port_excused: u64,
     /// QPs with something to send.
     pub ready: Bitmap,
@@ -174,7 +174,7 @@ pub struct Common {
     pub check_ports: bool,
     /// Short WRITEs travel through the port as a WRITE for each packet.
     pub divides_writes: bool,
-    /// The caller of the engine is asked why a peer is silent, before a request fails for it.
+    /// Before a request fails because its peer is silent, the caller of the engine is asked why.
     pub has_witness: bool,
     /// QPs whose requests are about to fail because the peer is silent.
     pub suspects: Bitmap,
@@ -201,12 +201,13 @@ pub struct Common {
     pub event_qps: Bitmap,
     /// Asynchronous events of the port.
     pub port_events: PortEvents,
-    /// Counts changes of what [`Transport::mappable`] depends on: states and attributes of QPs,
+    /// Counts changes that [`Transport::mappable_region`] depends on: states and attributes of QPs,
     /// regions that end.
     pub changes: u32,
-    /// Queue pairs that have got a first PSN ([`crate::engine::Guard::begun`]).
-    pub begun: u32,
-    /// A QP waits for room in a CQ whose free entries are all reserved: one is to be taken back.
+    /// Queue pairs that have got a first PSN ([`crate::engine::Guard::connections_begun`]).
+    pub connections_begun: u32,
+    /// A QP waits for room in a CQ whose free entries are all reserved, so that one must be taken
+    /// back.
     pub reclaim: bool,
 }
 
@@ -218,7 +219,7 @@ impl Transport {
         qp.kind.is_reliable() && qp.can_receive() && qp.conn.resp.epsn.get() != qp.attr.rq_psn
     }
 
-    /// Takes one run from a peer. Anything a peer can send is legal input here.
+    /// Takes one run from a peer. Any run that a peer can send is legal input.
     pub fn handle_run(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
         match self.common.qp_of(run.dest_qpn) {
             Some(qi) if run.kind == PacketKind::DcControl => {
@@ -231,7 +232,7 @@ impl Transport {
         }
     }
 
-    /// How what a QP sends next will travel.
+    /// The path of the next packets of a QP.
     pub(crate) fn next_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         let qp = &self.qps[qi];
         if !qp.kind.has_fixed_peer() {

@@ -1,7 +1,7 @@
-//! Multicast: which UD queue pairs get what is sent to a group.
+//! Multicast: which UD queue pairs get the datagrams to a group.
 //!
-//! A group is a multicast GID. Its packets name no QP but [`Qpn::MULTICAST`]; each member gets a
-//! copy, if its Q_Key is theirs. The sender is no receiver of its own, as on a NIC.
+//! A group is a multicast GID. Its packets name the QPN [`Qpn::MULTICAST`]. Each member with the
+//! packet's Q_Key gets a copy. The sender gets none, as on a NIC.
 
 use heapless::Vec;
 

@@ -9,13 +9,13 @@ use crate::wire::grh::{Fields, DSCP, FLOW_LABEL};
 use crate::wire::ip;
 use crate::wire::Flow;
 
-/// Silence after which the newest packet is sent once more, where one can be lost
-/// ([`Peer::probe_at`]); doubles until the peer answers.
+/// Silence after which the newest packet is sent once more, on a path that may lose it
+/// ([`Peer::probe_at`]). It doubles until the peer answers.
 pub(crate) const PROBE_NS: u64 = 1_000_000;
-/// Most that lies between two probes.
+/// Longest time between two probes.
 pub(crate) const PROBE_MAX_NS: u64 = 10_000_000_000;
 
-/// An address as the port knows it.
+/// An address to which the port sends, and the IP header's fields for it.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct PeerAddr {
     /// GID: IPv6, or IPv4 as `::ffff:a.b.c.d`.
@@ -32,8 +32,8 @@ pub struct PeerAddr {
     pub flow_label: u32,
 }
 
-/// Written out: it runs for each packet that leaves, and the derived one has a branch for each
-/// field.
+/// Not derived: the comparison runs for each packet that leaves, and the derived one has a branch
+/// for each field.
 impl PartialEq for PeerAddr {
     #[inline(always)]
     fn eq(&self, other: &PeerAddr) -> bool {
@@ -49,8 +49,8 @@ impl PartialEq for PeerAddr {
 }
 
 impl PeerAddr {
-    /// The address of an address vector, on a device whose own port is `own_port`. It leaves out
-    /// what does not reach the wire, so vectors with the same packets share a record.
+    /// The address of an address vector, on a device whose own port is `own_port`. Fields that do
+    /// not reach the wire are left out, so vectors with the same packets share a record.
     pub fn from_ah(ah: &AhAttr, own_port: u16) -> Self {
         let has_label = ip::v4_of_gid(&ah.dgid).is_none();
         PeerAddr {
@@ -63,13 +63,14 @@ impl PeerAddr {
         }
     }
 
-    /// The sender of a packet, to be answered by packets of a class. It leaves out flow labels,
-    /// which differ from connection to connection, so the connections of a host share a record.
-    pub fn by_class(&self, class: u8) -> Self {
+    /// The address for answers of a traffic class to the sender of a packet. Flow labels are left
+    /// out, because they differ from connection to connection, so that the connections of a host
+    /// share a record.
+    pub fn reply_addr(&self, class: u8) -> Self {
         PeerAddr { traffic_class: class & DSCP, hop_limit: 0, flow_label: 0, ..*self }
     }
 
-    /// The fields of the IP header of packets to it; of packets from it.
+    /// The fields of the IP header of packets to this address, or of packets from it.
     #[inline(always)]
     pub fn grh(&self) -> Fields {
         let PeerAddr { flow_label, traffic_class, hop_limit, .. } = *self;
@@ -89,8 +90,8 @@ impl PeerAddr {
     }
 }
 
-/// Header fields of the packets to one destination, where they differ from those of the port's
-/// address: the ICRC covers them.
+/// Header fields of the packets to one destination, which differ from those of the port's address.
+/// The ICRC covers them.
 #[derive(Clone, Copy)]
 pub struct OwnFlow {
     /// The destination.
@@ -102,7 +103,7 @@ pub struct OwnFlow {
 }
 
 impl OwnFlow {
-    /// Whether it is the flow to this address, with its class.
+    /// Whether this is the flow to an address, with its traffic class.
     #[inline]
     pub fn leads_to(&self, to: &PeerAddr) -> bool {
         self.dst == *to
@@ -116,16 +117,16 @@ pub enum Path {
     /// As packets through the port.
     #[default]
     Port,
-    /// It is this engine itself: as runs, at once.
+    /// As runs, at once: the peer is this engine itself.
     Loopback,
     /// As runs over a link to another process of this host; the number is the device's own.
     Link(u16),
-    /// The link is gone; nothing will travel any more.
+    /// Not at all: the link is gone.
     Lost,
 }
 
 impl Path {
-    /// Its [`qp_path`].
+    /// The [`qp_path`] of this path.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Path::Lost => qp_path::UNKNOWN,
@@ -135,10 +136,10 @@ impl Path {
         }
     }
 
-    /// Whether a packet that arrived by `arrived` may come from a peer that is reached by this
-    /// path. A link has one direction, so link numbers are not compared; the sender's address was
-    /// checked when the link was made. `mixed`: each side chooses its path by itself, and one of
-    /// them may have found no link.
+    /// Whether a packet that arrived by the path `arrived` may come from a peer that is reached by
+    /// this path. A link has one direction, so link numbers are not compared; the sender's address
+    /// was checked when the link was made. `mixed`: each side chooses its path by itself, and one
+    /// of them may have found no link.
     pub fn answers(self, arrived: Path, mixed: impl FnOnce() -> bool) -> bool {
         match (self, arrived) {
             (Path::Link(_), Path::Link(_)) => true,
@@ -148,8 +149,8 @@ impl Path {
     }
 }
 
-/// What a packet costs beyond its payload in the receiver's socket buffer: headers and the kernel's
-/// bookkeeping of a small datagram.
+/// Bytes that a packet takes beyond its payload in the receiver's socket buffer: headers and the
+/// kernel's bookkeeping of a small datagram.
 pub const PACKET_COST: u32 = 256;
 
 /// Bytes that may be unacknowledged: additive increase, multiplicative decrease. All QPs to one
@@ -170,14 +171,14 @@ pub struct Window {
     cut_ns: u64,
 }
 
-/// Where a window starts.
+/// First size of a window.
 const WINDOW_START: u32 = 64 << 10;
 /// Lower bound of a window: two packets of the largest MTU.
 const WINDOW_MIN: u32 = 2 * (4096 + PACKET_COST);
-/// Up to this size, which Debian's default receive buffer holds, a window grows as fast as bytes
-/// are acknowledged.
+/// Size up to which a window grows as fast as bytes are acknowledged. Debian's default receive
+/// buffer holds so many.
 pub(crate) const WINDOW_UNTESTED: u32 = 192 << 10;
-/// Beyond, until the first loss, it grows by the acknowledged bytes divided by this.
+/// Beyond that size a window grows by the acknowledged bytes divided by this, until the first loss.
 const TRIAL_PART: u32 = 8;
 /// Losses within this time are one event.
 const CUT_INTERVAL_NS: u64 = 100_000;
@@ -193,7 +194,7 @@ impl Window {
     pub fn inflight(&self) -> u32 {
         self.inflight
     }
-    /// Its size now.
+    /// The present size.
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -237,13 +238,13 @@ impl Window {
         self.size.saturating_sub(self.inflight)
     }
 
-    /// These bytes left.
+    /// Counts bytes that have left.
     #[inline(always)]
     pub fn on_sent(&mut self, bytes: u32) {
         self.inflight = self.inflight.saturating_add(bytes);
     }
 
-    /// These bytes were acknowledged.
+    /// Counts bytes that were acknowledged.
     #[inline(always)]
     pub fn on_acked(&mut self, bytes: u32) {
         let was_full = self.inflight.saturating_mul(2) >= self.size;
@@ -253,18 +254,18 @@ impl Window {
         }
     }
 
-    /// These bytes no longer count: they will be sent again, or their QP ended.
+    /// Stops counting bytes that will be sent again, or whose QP has ended.
     #[inline(always)]
     pub fn on_forgotten(&mut self, bytes: u32) {
         self.inflight = self.inflight.saturating_sub(bytes);
     }
 
-    /// Packets were lost on the way (a sequence NAK, or a gap in READ responses).
+    /// Shrinks after packets were lost on the way (a sequence NAK, or a gap in READ responses).
     pub fn on_loss(&mut self, now_ns: u64) {
         self.cut(now_ns, self.size / 2);
     }
 
-    /// Nothing came back in time.
+    /// Shrinks after no answer came in time.
     pub fn on_timeout(&mut self, now_ns: u64) {
         self.cut(now_ns, WINDOW_MIN);
     }
@@ -284,7 +285,7 @@ pub struct Peer {
     pub path: Path,
     /// Segments that one burst to it may have (1 where the link refuses segmentation offload).
     pub max_seg: u16,
-    /// For the ICRC of what is sent.
+    /// Header fields that the ICRC of packets to the peer covers.
     pub flow: Flow,
     /// UDP ports that its packets may come from beside its own; 0: none.
     pub extra_ports: [u16; EXTRA_PORTS],
@@ -309,7 +310,7 @@ pub(crate) struct LastBurst {
 }
 
 impl Transport {
-    /// Tells posts to a QP of the path to its peer, which was chosen or has ended.
+    /// Tells posts to a QP which path to its peer was chosen, or that the path has ended.
     pub(crate) fn note_path(&self, s: &Shared, qi: usize) {
         let path = self.path_to_peer(qi).map_or(qp_path::UNKNOWN, Path::number);
         s.qps[qi].path.store(path, Ordering::Relaxed);
@@ -318,7 +319,7 @@ impl Transport {
     /// The queue pair that sends next, after a full burst to the peer `to`. `qi`: the queue pair
     /// that filled the burst, or that could not add to it because it has another peer. The address
     /// whose last full burst is longest ago comes first, and of its queue pairs the one behind the
-    /// last sender. So nobody gets more by more queue pairs.
+    /// last sender. So an address gets no more by having more queue pairs.
     #[inline(never)]
     pub(crate) fn next_sender(&mut self, qi: usize, to: u32) -> usize {
         let now = self.common.bursts.wrapping_add(1);
@@ -327,7 +328,7 @@ impl Transport {
             *self.last_burst_of(qi) = LastBurst { qi: qi as u32, at: now };
         }
         let (mut next, mut age) = (qi, 0);
-        self.each_ready(qi, |t, other| {
+        self.for_each_ready(qi, |t, other| {
             let other_age = now.wrapping_sub(t.last_burst_of(other).at);
             if other_age > age {
                 (next, age) = (other, other_age);
@@ -335,7 +336,7 @@ impl Transport {
             true
         });
         let (group, last) = (self.group_of(next), self.last_burst_of(next).qi as usize);
-        self.each_ready(last, |t, other| {
+        self.for_each_ready(last, |t, other| {
             let found = t.group_of(other) == group;
             if found {
                 next = other;
@@ -361,7 +362,11 @@ impl Transport {
 
     /// Calls `look` for the queue pairs with something to send, from the one behind `after` around
     /// to itself, until it returns false.
-    fn each_ready(&mut self, after: usize, mut look: impl FnMut(&mut Transport, usize) -> bool) {
+    fn for_each_ready(
+        &mut self,
+        after: usize,
+        mut look: impl FnMut(&mut Transport, usize) -> bool,
+    ) {
         let Some(first) = self.common.ready.next_from(after + 1) else { return };
         let mut at = first;
         for _ in 0..SENDERS_MAX {
@@ -413,7 +418,7 @@ impl Transport {
         Some(i as u32)
     }
 
-    /// A record has one user less.
+    /// Takes one user from a record.
     pub(crate) fn peer_leave(&mut self, peer: u32) {
         if let Some(p) = self.peers.get_mut(peer as usize) {
             p.refs = p.refs.saturating_sub(1);
@@ -428,9 +433,8 @@ impl Peer {
         port == self.addr.port || port != 0 && self.extra_ports.contains(&port)
     }
 
-    /// When the newest packet is sent once more if no answer comes; 0: never, because this path
-    /// loses nothing. A peer there that does not answer was not scheduled yet, or the link reports
-    /// its end.
+    /// When the newest packet is sent once more if no answer comes. 0: never, because this path
+    /// loses nothing: a silent peer there was not scheduled yet, or the link reports its end.
     pub(crate) fn probe_at(&self, now: u64) -> u64 {
         if matches!(self.path, Path::Port) {
             now + PROBE_NS

@@ -1,10 +1,10 @@
 //! Memory of a peer that this process writes by itself: the interface to the code that maps it.
 
-/// Shorter WRITEs go through the ring: there they take no longer, and the peer's core shares the
-/// work.
+/// Shortest WRITE that is copied so. Shorter ones go through the ring, where they take no longer
+/// and the peer's core shares the work.
 pub const COPY_REMOTE_MIN: u64 = 64 << 10;
 
-/// Pieces of a request that one call takes; more of them take more calls.
+/// Most pieces of a request that one call takes.
 pub const PIECES: usize = 16;
 
 /// Bytes that are copied before the engine turns to other work: some 25 us, or 100 us by calls.
@@ -25,7 +25,7 @@ pub trait PeerMemory {
     /// WRITEs there by our QP `from_qpn` to its QP `qpn`; `None`: not mapped (yet). The peer does
     /// not revoke them before [`PeerMemory::unpin`], which follows at once.
     fn pin(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64>;
-    /// The bytes have been used.
+    /// Ends the use of the bytes of [`PeerMemory::pin`].
     fn unpin(&mut self);
     /// As [`PeerMemory::pin`], for memory that is not mapped here: an address of the peer's
     /// process, for [`PeerMemory::copy_remote`] alone. Called for WRITEs of [`COPY_REMOTE_MIN`]
@@ -40,9 +40,9 @@ pub trait PeerMemory {
     ) -> Option<u64> {
         None
     }
-    /// Copies the pieces, one behind the other, to where [`PeerMemory::pin_remote`] said; at most
-    /// [`PIECES`]. The last aligned word (up to 8 bytes) is stored after all others. False: not all
-    /// of it was written.
+    /// Copies at most [`PIECES`] pieces, one behind the other, to the address that
+    /// [`PeerMemory::pin_remote`] returned. The last aligned word (up to 8 bytes) is stored after
+    /// all others. False: not all bytes were written.
     fn copy_remote(&mut self, _pieces: &[Piece], _to: u64) -> bool {
         false
     }

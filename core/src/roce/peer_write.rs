@@ -1,12 +1,13 @@
-//! WRITEs into memory of the peer that this process reaches by itself: they are placed here and
-//! now, without a packet.
+//! WRITEs into memory of the peer that this process reaches by itself: they are placed at once,
+//! without a packet.
 //!
 //! A NIC writes into another machine's memory without that machine's help. Two processes of one
 //! host can have the same, where the target shares the memory of a region and the initiator has
 //! mapped it: then a WRITE is one copy. It takes no PSN, since nothing travels. Everything before
 //! it on its queue pair has been acknowledged, and everything after it leaves behind its last
 //! store, so RC's order holds. The owner of the memory permits this by queue pair and key, and
-//! revokes it when one of them ends, by the responder's own checks ([`Transport::mappable`]).
+//! revokes it when one of them ends, by the responder's own checks
+//! ([`Transport::mappable_region`]).
 //!
 //! Memory is reached in one of two ways ([`PeerMemory`]): mapped, so that a WRITE is a copy of the
 //! CPU's; or, for long WRITEs, by a call of the system that copies from one process into another,
@@ -32,11 +33,11 @@ use crate::verbs::shared::{at_once, Shared};
 use crate::verbs::types::{access, send_flags, wc_opcode, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 
-/// Bytes copied under one pin: an owner that revokes its memory waits for them.
+/// Bytes copied under one pin. An owner that revokes its memory waits for them.
 const STRETCH: u64 = 64 << 10;
 
-/// The same for one call of [`PeerMemory::copy_remote`], which costs two microseconds besides its
-/// bytes.
+/// Bytes copied by one call of [`PeerMemory::copy_remote`], which costs two microseconds besides
+/// its bytes.
 const CALL: u64 = 256 << 10;
 
 /// A WRITE of at least this length, behind at least this many unacknowledged requests, waits for
@@ -44,9 +45,9 @@ const CALL: u64 = 256 << 10;
 /// program that posts and then only watches its memory might run nothing that takes the ACKs.
 const WORTH_WAITING: (u64, u32) = (16 << 10, 4);
 
-/// So does a WRITE of [`COPY_REMOTE_MIN`] bytes or more, if its length times the requests before it
-/// reaches this. Few of those are in flight at a time, so without this rule a stream of them that
-/// has begun with packets would stay with packets.
+/// A WRITE of [`COPY_REMOTE_MIN`] bytes or more waits, too, if its length times the requests before
+/// it reaches this. Few of those are in flight at a time, so without this rule a stream of them
+/// that has begun with packets would stay with packets.
 const FILLS_A_RING: u64 = 256 << 10;
 
 /// Whether a request of `len` bytes waits for so many before it.
@@ -58,13 +59,13 @@ fn is_worth_waiting(len: u64, before: u32) -> bool {
 /// Result of placing the request that is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapped {
-    /// It goes the general path.
+    /// The request takes the general path.
     No,
-    /// It is worth waiting until all before it has been acknowledged.
+    /// The request waits until all before it has been acknowledged.
     Later,
     /// As many bytes as the budget allowed are placed; more are left.
     Partly,
-    /// It has ended.
+    /// The request has ended.
     Whole,
 }
 
@@ -115,7 +116,8 @@ impl Transport {
             return false;
         }
         q.note_peer_write(remote_addr, to);
-        // After the copy: before it, the result would have to be kept across the copy.
+        // Computed after the copy, because a result from before it would have to be kept across the
+        // copy.
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: len, flags, ..SendWqe::default() };
         let (code, status) = (wc_opcode::RDMA_WRITE, wc_status::SUCCESS);
@@ -125,10 +127,10 @@ impl Transport {
         true
     }
 
-    /// The region that a peer may write by itself, because every WRITE of it to our QP `qpn` with
+    /// The region that a peer may write by itself, because each of its WRITEs to our QP `qpn` with
     /// this key would be allowed: the QP is connected over a link to `from_qpn` at `gid`. `None`:
-    /// there is none. Holds until [`Common::changes`] moves.
-    pub(crate) fn mappable(
+    /// there is none. The answer holds until [`Common::changes`] moves.
+    pub(crate) fn mappable_region(
         &self,
         qpn: u32,
         from_qpn: u32,
@@ -148,13 +150,13 @@ impl Transport {
         self.common
             .memory
             .regions
-            .whole(rkey, qp.pd)
+            .whole_region(rkey, qp.pd)
             .filter(|region| region.access & access::REMOTE_WRITE != 0)
     }
 }
 
 impl Common {
-    /// Notes a change of what [`Transport::mappable`] depends on.
+    /// Notes a change that [`Transport::mappable_region`] depends on.
     pub(crate) fn note_change(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
@@ -218,8 +220,7 @@ impl Conn<'_> {
             match self.place_stretch(qp, &slot, at, end - at, quiet, memory) {
                 Some(_) if !quiet => return Mapped::Later,
                 Some((n, by_call)) => (at, carried) = (at + n, by_call),
-                // This is also the way if the memory was revoked half way: the general path writes
-                // all bytes again.
+                // If the memory was revoked half way, the general path writes all bytes again.
                 None => placed = false,
             }
         }

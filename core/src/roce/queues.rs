@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::conn::Conn;
-use super::rules::complete::Left;
+use super::rules::complete::InFlight;
 use super::rules::cq::CqSide;
 use super::{Common, Transport};
 use crate::device::async_event;
@@ -19,9 +19,9 @@ use crate::verbs::NONE;
 use crate::wire::{NakCode, Syndrome};
 
 impl Transport {
-    /// Resumes what waited for room in CQs that the program has polled since. The engine checks
-    /// this in each round in which a QP waits, so that a poll notifies nobody: that would take a
-    /// fence each time.
+    /// Resumes the QPs that waited for room in CQs that the program has polled since. The engine
+    /// looks for room in each round in which a QP waits, so that a poll notifies nobody. A
+    /// notification would take a fence at each poll.
     pub(crate) fn look_for_room(&mut self, s: &Shared, now: u64) {
         if core::mem::take(&mut self.common.reclaim) {
             self.end_overruns(s, now);
@@ -78,7 +78,7 @@ impl Transport {
         }
     }
 
-    /// Flushes what was posted to a QP in ERR or SQE: it is not sent.
+    /// Flushes the requests that were posted to a QP in ERR or SQE.
     #[cold]
     pub(super) fn flush_failed(&mut self, s: &Shared, qi: usize) {
         let mut c = self.conn(s, qi);
@@ -102,11 +102,12 @@ impl Transport {
         }
     }
 
-    /// Ends a CQ: what it has may still be polled, further completions are lost, and its queue
-    /// pairs fail. The cause and its number are those of the queue pairs.
+    /// Ends a CQ: the program may still poll its completions, further ones are lost, and its queue
+    /// pairs fail with the given cause and number.
     #[cold]
     pub(crate) fn fail_cq(&mut self, s: &Shared, now: u64, cq: usize, cause: CauseCode, a: u64) {
-        // Its event reports the error. Requests whose completions it would take have no report.
+        // The CQ's event reports the error. No completion reports the requests that would have
+        // completed in the CQ.
         self.common.cqs[cq].fail();
         self.common.cq_errors += 1;
         s.notify.store(true, Ordering::Release);
@@ -120,7 +121,7 @@ impl Transport {
                 conn.note(now, cause, 0, a, 0);
                 conn.enter_error(None);
             } else if self.common.cq_wait.get(qi) {
-                // Its flush waits for room in this CQ, or in its other one.
+                // The queue pair's flush waits for room in this CQ, or in its other one.
                 self.common.cq_wait.clear(qi);
                 self.flush_failed(s, qi);
             }
@@ -131,8 +132,8 @@ impl Transport {
 }
 
 impl Common {
-    /// A completion found no room in a CQ. On a device that is strict about it the CQ fails in the
-    /// next round, if no entry is free.
+    /// Notes that a completion found no room in a CQ. On a device with strict CQs the CQ fails in
+    /// the next round, if no entry is free.
     #[cold]
     pub(crate) fn note_overrun(&mut self, s: &Shared, cq: u32) {
         if !self.config.limits.cq_overrun {
@@ -192,7 +193,7 @@ impl Conn<'_> {
             // The WQE state behind the last request is cleared: that slot was released.
             let ws = *qp.wqe(oldest);
             if !ws.done || matches!(qp.state, qp_state::ERR | qp_state::SQE) {
-                // In those states all requests that are left flush.
+                // In those states all remaining requests flush.
                 return false;
             }
             if ws.placing {
@@ -212,7 +213,7 @@ impl Conn<'_> {
                 }
             }
             let status = u32::from(ws.status);
-            if !self.end_request(&mut sq, status, Left::Others) {
+            if !self.end_request(&mut sq, status, InFlight::Others) {
                 self.wait_for_cq_room(self.qp.scq);
                 return false;
             }
@@ -241,14 +242,14 @@ impl Conn<'_> {
         }
     }
 
-    /// Completes the WQE at a ring index with success, if it is the oldest and its completion, if
-    /// any, finds room. False: nothing has changed, and it completes in its turn.
+    /// Completes the WQE at a ring index with success, if the WQE is the oldest and its completion,
+    /// if any, finds room. False: nothing has changed, and the WQE completes in its turn.
     pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         if self.qp.conn.req.released != index || self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
             return false;
         }
-        self.end_request(&mut sq, wc_status::SUCCESS, Left::NothingKept)
+        self.end_request(&mut sq, wc_status::SUCCESS, InFlight::NothingAndClear)
     }
 
     /// Ends the WQE at a ring index with an error, in its turn, and says why: a cause and its two
@@ -275,7 +276,8 @@ impl Conn<'_> {
         ws.placing = false;
         ws.status = status as u8;
         if self.qp.conn.req.next == index {
-            // It counts as sent, so that completion reaches it; FAILED holds the rest back.
+            // The request counts as sent, so that completion reaches it. FAILED holds the requests
+            // behind it back.
             self.qp.conn.req.go_behind(index);
         }
         self.qp.conn.req.set(tx_block::FAILED, true);
@@ -314,9 +316,10 @@ impl Conn<'_> {
         }
     }
 
-    /// To ERR: both queues flush. `event` (`async_event`): for an error that no completion reports.
-    /// One that ends a request, or the receive in use, is reported by that completion alone (IBTA
-    /// 9.9.3 and 10.10.2), as is what the program asked for.
+    /// Moves the QP to ERR: both queues flush. `event` (`async_event`): for an error that no
+    /// completion reports. An error that ends a request, or the receive in use, is reported by that
+    /// completion alone (IBTA 9.9.3 and 10.10.2). A move that the program requested raises no
+    /// event.
     #[inline(never)]
     pub(crate) fn enter_error(&mut self, event: Option<u32>) {
         if self.qp.state == qp_state::ERR {
@@ -330,7 +333,7 @@ impl Conn<'_> {
         self.flush();
     }
 
-    /// To SQE (UC, UD): the send queue flushes, the receive queue lives on.
+    /// Moves a QP of UC or UD to SQE: the send queue flushes, and the receive queue goes on.
     #[inline(never)]
     fn enter_sqe(&mut self) {
         // IBTA 10.3.1, SQE: A send of UC or UD that fails moves the queue pair to SQE, where it
@@ -344,7 +347,7 @@ impl Conn<'_> {
     /// Ends everything under way on a QP, without completions.
     pub(crate) fn stop(&mut self) {
         self.forget_inflight();
-        // What memory has taken is placed before the program may use the buffers again.
+        // Bytes that memory has taken are placed before the program may use the buffers again.
         self.common.memory.providers.finish();
         let qp = &mut *self.qp;
         qp.conn.req.ack_deadline = 0;
@@ -371,7 +374,7 @@ impl Conn<'_> {
         self.common.cnp_owed.clear(self.qi);
     }
 
-    /// Ends all waiting of a QP: to send, for memory, for a CQ.
+    /// Ends every wait of a QP: to send, for memory, for a CQ.
     pub(crate) fn wait_for_nothing(&mut self) {
         let Common { ready, mem_wait, cq_wait, silent, .. } = &mut *self.common;
         for set in [ready, mem_wait, cq_wait, silent] {
@@ -386,7 +389,8 @@ impl Conn<'_> {
         self.q.set_state(state);
     }
 
-    /// Flushes both queues as far as the CQs have room; the rest follows when they have.
+    /// Flushes both queues as far as the CQs have room. The rest follows when the CQs have room
+    /// again.
     #[inline(never)]
     pub(crate) fn flush(&mut self) {
         self.flush_sq();
@@ -403,7 +407,7 @@ impl Conn<'_> {
             // Behind a failure every request flushes, even one that was done already.
             let ended = ws.done && !ws.placing && !self.qp.conn.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
-            if !self.end_request(&mut sq, status, Left::Nothing) {
+            if !self.end_request(&mut sq, status, InFlight::Nothing) {
                 return self.wait_for_cq_room(self.qp.scq);
             }
             if status != wc_status::SUCCESS {
@@ -471,7 +475,7 @@ impl Conn<'_> {
         }
     }
 
-    /// A message whose bytes have landed ends. An ACK or NAK that follows acknowledges it.
+    /// Ends a message whose bytes have landed. The next ACK or NAK acknowledges it.
     fn end_landing(&mut self, landing: &Landing) {
         let resp = &mut self.qp.conn.resp;
         (resp.ack_psn, resp.ack_msn) = (landing.psn, landing.msn);
@@ -480,7 +484,7 @@ impl Conn<'_> {
         }
     }
 
-    /// The receive of a message that was over ends with an error.
+    /// Ends the receive of a message that had arrived whole, with an error.
     fn fail_landing(&mut self, landing: &Landing, status: u32) {
         if let Some(wc) = landing.wc {
             let vendor_err = self.qp.vendor_err(status);
@@ -495,9 +499,9 @@ impl Conn<'_> {
         self.common.mem_wait.set(self.qi);
     }
 
-    /// Whether a message that nobody sends again may take its place behind those whose bytes wait
-    /// for slow memory. If there is none, memory that can place at once does so: weak memory loses
-    /// no message.
+    /// Whether there is a place for a message that nobody sends again behind the messages whose
+    /// bytes wait for slow memory. If there is none, memory that can place at once places its
+    /// bytes, so that weak memory loses no message.
     #[inline]
     pub(crate) fn makes_landing_room(&mut self, now: u64) -> bool {
         self.qp.conn.resp.has_landing_room() || self.land_at_once(now)
@@ -521,8 +525,7 @@ impl Conn<'_> {
                     self.common.ready.set(self.qi);
                 }
                 Access::Fault => {
-                    // The bytes are lost after they were taken: the peer must not see an ACK for
-                    // them.
+                    // The bytes were taken and then lost, so the peer must not get an ACK for them.
                     self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
                     self.qp.conn.resp.pop_landing();
                     self.fail_landing(&landing, wc_status::LOC_PROT_ERR);
@@ -538,7 +541,7 @@ impl Conn<'_> {
     /// Notes an asynchronous event of a QP.
     pub(crate) fn raise_qp(&mut self, event: u32) {
         if self.qp.kind == QpKind::DcContext {
-            // No program knows this queue pair; its initiator is told.
+            // No program knows this queue pair. Its initiator is told.
             return;
         }
         self.qp.events |= 1 << event;
@@ -546,7 +549,7 @@ impl Conn<'_> {
         self.s.notify.store(true, Ordering::Release);
     }
 
-    /// SQD: tells the program once everything that had begun has ended.
+    /// Raises SQ_DRAINED in SQD, once every request that had begun has ended.
     #[cold]
     pub(crate) fn check_drained(&mut self) {
         let req = &mut self.qp.conn.req;

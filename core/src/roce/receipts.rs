@@ -1,5 +1,5 @@
 //! Receipts ([`Receipts`]) of a link or of the port: left by the responder, read by the requester
-//! when the other end is gone. Those of the port are left where an ACK begins to wait
+//! when the other end is gone. A receipt of the port is left when its ACK begins to wait
 //! (`rules::ack`).
 
 use super::answers::plain_ack;
@@ -14,7 +14,7 @@ use crate::verbs::NONE;
 use crate::wire::Psn;
 
 impl Transport {
-    /// After a run that came over a link: leaves the receipt of the ACK that its QP owes.
+    /// Leaves the receipt of the ACK that a QP owes after a run that came over a link.
     #[inline(always)]
     pub(crate) fn leave_receipt(&mut self, run: &Run, receipts: &Receipts) {
         let qp = self.common.qp_of(run.dest_qpn).map(|qi| &self.qps[qi]);
@@ -25,7 +25,8 @@ impl Transport {
         }
     }
 
-    /// The other end of a path is gone: its receipts end the requests that it has accepted.
+    /// Ends the requests that the other end of a path has accepted, by its receipts, because it is
+    /// gone.
     pub(crate) fn take_receipts(
         &mut self,
         s: &Shared,
@@ -38,13 +39,14 @@ impl Transport {
             if !qp.live || qp.conn.peer == NONE || !is_lost(&self.peers[qp.conn.peer as usize]) {
                 continue;
             }
-            if let Some(psn) = qp.responder().and_then(|qpn| receipts.find(qpn)) {
+            if let Some(psn) = qp.responder_qpn().and_then(|qpn| receipts.find(qpn)) {
                 self.take_receipt(s, now, qi, psn);
             }
         }
     }
 
-    /// The peer of a queue pair is gone, and its receipt is that of an ACK for `psn`.
+    /// Takes the receipt of an ACK for `psn`, which the peer of a queue pair has left before it
+    /// ended.
     pub(crate) fn take_receipt(&mut self, s: &Shared, now: u64, qi: usize, psn: Psn) {
         let qp = &self.qps[qi];
         let peer = &self.peers[qp.conn.peer as usize];
@@ -55,8 +57,8 @@ impl Transport {
 }
 
 impl Qp {
-    /// The queue pair that acknowledges the requests of this one.
-    pub(super) fn responder(&self) -> Option<u32> {
+    /// The QPN of the queue pair that acknowledges the requests of this one.
+    pub(super) fn responder_qpn(&self) -> Option<u32> {
         let open = || self.dci.first().is_some_and(|a| a.phase == DcPhase::Open);
         let asks = self.kind.is_reliable() && self.kind.has_requester();
         (asks && (self.kind.has_fixed_peer() || open())).then_some(self.attr.dest_qp_num)
@@ -64,7 +66,7 @@ impl Qp {
 }
 
 impl Common {
-    /// The receipt of a QP was replaced: its ACK leaves with the next bursts.
+    /// Lets the ACK of a QP leave with the next bursts, because its receipt was replaced.
     #[cold]
     pub(crate) fn flush_ack_of(&mut self, qpn: u32) {
         if let Some(qi) = self.qp_of(qpn).filter(|&qi| self.acks.is_pending(qi)) {

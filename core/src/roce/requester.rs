@@ -1,4 +1,4 @@
-//! The requester: send queue to packets, and again after a loss.
+//! The requester: makes packets of the send queue, and makes them again after a loss.
 
 use super::conn::Conn;
 use super::peer::{Path, Window, PACKET_COST};
@@ -22,18 +22,18 @@ use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
 use crate::wire::{PacketKind, Psn};
 
-/// Requests in a batch at most; two batches fill a send queue of the usual size.
+/// Most requests in a batch. Two batches fill a send queue of the usual size.
 const GROUP: u32 = 16;
 /// Longest WRITE that is divided. Longer ones fill bursts of their own, and their middle packets
 /// cost the receiver less.
 const DIVIDED_MAX: u64 = 64 << 10;
-/// Wait until the other engines of a device are asked again for a change of their tables.
+/// Time until the other engines of a device are asked again for a change of their tables.
 const OTHERS_WAIT_NS: u64 = 10_000;
 
 impl Transport {
-    /// Whether what was just posted may wait for the next post or poll, so that several requests
-    /// leave as one burst. It may if few wait, and enough are in flight: their ACKs bring the
-    /// program or the helper back here.
+    /// Whether requests that were just posted may wait for the next post or poll, so that several
+    /// leave as one burst. They may if few wait and enough are in flight, because the ACKs of those
+    /// bring the program or the helper back here.
     pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
         if qp.conn.req.next.wrapping_sub(qp.conn.req.acked) < qp.conn.req.deep()
@@ -47,7 +47,7 @@ impl Transport {
         waiting < GROUP && self.next_path(s, qi) == Some(Path::Port)
     }
 
-    /// Puts what a QP has to send into `tx`: answers first, then requests, an owed ACK last.
+    /// Writes the packets of a QP into `tx`: answers first, then requests, an owed ACK last.
     pub fn transmit(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         if self.qps[qi].has_failed() {
             self.flush_failed(s, qi);
@@ -70,7 +70,7 @@ impl Conn<'_> {
         self.transmit(tx, now)
     }
 
-    /// [`Transport::transmit`] for a queue pair that has a peer.
+    /// As [`Transport::transmit`], for a queue pair that has a peer.
     #[inline(always)]
     fn transmit(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         let to = self.qp.conn.peer;
@@ -144,7 +144,7 @@ impl Conn<'_> {
         let qp = &*self.qp;
         let next = run_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
         let RequestRun { run, psn, bytes, payload, .. } = next;
-        // A READ response ends it, and only the response counts against a window.
+        // A READ ends with its response, which alone counts against a window.
         let is_read = run.kind.answer() == Some(PacketKind::ReadResponse);
         let rc = qp.kind.is_reliable();
         let answered = !matches!(run.kind, PacketKind::Send | PacketKind::Write);
@@ -156,7 +156,7 @@ impl Conn<'_> {
         let asks = rc && (answered || qp.asks_for_ack(&self.peer.tx, cost, psn, ends, within));
         let done = self.emit_run(tx, &slot, index, &next, asks);
 
-        // Packets that left count, whatever stopped the rest.
+        // Packets that left count, whatever held the rest back.
         if done.packets > 0 {
             let qp = &mut *self.qp;
             let payload = payload.min(done.packets * qp.conn.mtu);
@@ -204,7 +204,7 @@ impl Conn<'_> {
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
             Some(stop) => {
-                self.memory_stops(index, stop, now);
+                self.stop_at_memory(index, stop, now);
                 Step::Idle
             }
         }
@@ -229,16 +229,16 @@ impl Conn<'_> {
         })
     }
 
-    /// A request stops at its local memory, which is not ready or refuses.
+    /// Stops a request at its local memory, which is not ready or refuses.
     #[cold]
-    pub(super) fn memory_stops(&mut self, index: u32, stop: CopyError, now: u64) {
+    pub(super) fn stop_at_memory(&mut self, index: u32, stop: CopyError, now: u64) {
         match stop {
             CopyError::Pending(provider, token) => {
                 self.fetch_ahead(index);
                 self.qp.conn.req.set_send_block(SendBlock::Memory(provider as u8, token));
                 self.common.mem_wait.set(self.qi);
             }
-            // No staging room: try again soon.
+            // Without staging room the request is tried again soon.
             CopyError::Busy => self.qp.conn.req.set_send_block(SendBlock::Until(now + 10_000)),
             CopyError::Refused(code, lkey, addr) => {
                 self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
@@ -246,8 +246,8 @@ impl Conn<'_> {
         }
     }
 
-    /// The index of the next request, begun and ready to be sent. Err: the queue pair's own state
-    /// holds it back, or it was executed here, without a packet.
+    /// Begins the next request, and returns its index. Err: the queue pair's own state holds the
+    /// request back, or it was executed here, without a packet.
     #[inline(always)]
     fn next_request(
         &mut self,
@@ -262,15 +262,14 @@ impl Conn<'_> {
             SendBlock::Rnr(at) | SendBlock::Until(at) if at <= now => qp.go_on(),
             _ => return Err(Step::Idle),
         }
-        // After a rewind, local operations among the WQEs that are sent again have been executed
-        // already.
+        // After a rewind the local operations among the WQEs have been executed already.
         let mut ws = qp.wqe(qp.conn.req.next);
         while ws.done && ws.npkts == 0 && qp.conn.req.next != tail {
             qp.conn.req.go_behind(qp.conn.req.next);
             ws = qp.wqe(qp.conn.req.next);
         }
         let index = qp.conn.req.next;
-        if index == tail || qp.conn.req.is(tx_block::FAILED) && behind_failed(qp, index) {
+        if index == tail || qp.conn.req.is(tx_block::FAILED) && is_behind_failed(qp, index) {
             return Err(Step::Idle);
         }
         if qp.wqe(index).started {
@@ -324,8 +323,8 @@ impl Conn<'_> {
     /// A burst has packets of one size, and only its last may be shorter. The first packet of a
     /// WRITE has an RETH, and those behind it are shorter: so a WRITE of a few packets would take
     /// two bursts of its own. With an RETH in each packet they are of one size, and the packets of
-    /// several WRITEs share a burst. To the responder these are WRITEs of one packet each.
-    /// Immediate data would make the last packet a longer one again.
+    /// several WRITEs share a burst. To the responder they are WRITEs of one packet each. Immediate
+    /// data would make the last packet longer than the others.
     #[inline(never)]
     fn divides(&self, wqe: &SendWqe, path: Path) -> bool {
         self.common.divides_writes
@@ -335,9 +334,9 @@ impl Conn<'_> {
             && self.qp.kind == QpKind::Rc
     }
 
-    /// Packets of a request that has begun (of a READ: of its response) that may leave now, and
-    /// whether they use up the PSNs. `None`: none may, until an answer, a window or the rate allows
-    /// it.
+    /// How many packets of a request that has begun may leave now (of a READ: of its response), and
+    /// whether they use up the PSNs. `None`: none may leave until an answer, a window or the rate
+    /// allows it.
     #[inline(always)]
     fn packets_allowed(&mut self, wqe: &SendWqe, ws: &WqeState, now: u64) -> Option<(u32, bool)> {
         let (qp, peer) = (&mut *self.qp, &mut *self.peer);
@@ -406,9 +405,9 @@ impl Conn<'_> {
         Some((n, n == psn_room))
     }
 
-    /// Announces to slow memory the requests behind the one at `index`, which waits for it. Keys
-    /// are checked again when they are sent. A fence ends this: a READ before it may bring those
-    /// bytes.
+    /// Announces to slow memory the requests behind the one at `index`, which waits for it. Their
+    /// keys are checked again when they are sent. No request behind a fence is announced, because a
+    /// READ before the fence may bring its bytes.
     #[cold]
     fn fetch_ahead(&self, index: u32) {
         let (qp, memory) = (&*self.qp, &self.common.memory);
@@ -490,11 +489,11 @@ impl Conn<'_> {
         true
     }
 
-    /// LOCAL_INV and BIND_MW: executed in their turn, without a packet.
+    /// Executes LOCAL_INV and BIND_MW in their turn, without a packet.
     #[inline(never)]
     pub(super) fn execute_local(&mut self, now: u64, index: u32, wqe: &SendWqe) -> Step {
         let (pd, qpn, memory) = (self.qp.pd, self.qp.qpn, &mut self.common.memory);
-        // Nothing is placed through a window that is closed.
+        // Bytes that were taken are placed now, because none may be placed through a closed window.
         memory.providers.finish();
         let (key, outcome) = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
             (wqe.imm, memory.regions.invalidate(wqe.imm, pd, qpn))
@@ -519,7 +518,7 @@ impl Conn<'_> {
         Step::Sent
     }
 
-    /// Ends the next request, at an index, without a packet; its completion takes its turn.
+    /// Ends the next request, at an index, without a packet. Its completion takes its turn.
     pub(super) fn end_here(&mut self, now: u64, index: u32) {
         self.qp.begin_request(index, 0);
         self.qp.wqe(index).done = true;
@@ -562,8 +561,8 @@ impl Conn<'_> {
         self.common.ready.set(self.qi);
     }
 
-    /// The path to the peer is lost: the oldest request fails, or, where there is none, the queue
-    /// pair does.
+    /// Fails the oldest request, because the path to the peer is lost. Without a request the queue
+    /// pair fails.
     #[inline(never)]
     pub(crate) fn fail_path(&mut self, now: u64, cause: CauseCode, arg0: u64) {
         if !self.qp.can_receive() || self.qp.conn.req.is(tx_block::FAILED) {
@@ -585,7 +584,7 @@ impl Conn<'_> {
         }
     }
 
-    /// The peer has been silent for the ACK timeout.
+    /// Retries or fails after the peer was silent for the ACK timeout.
     pub(crate) fn on_ack_timeout(&mut self, now: u64) {
         self.qp.conn.req.ack_deadline = 0;
         if !self.qp.can_send() || self.qp.conn.req.una_psn == self.qp.conn.req.max_psn {
@@ -605,7 +604,7 @@ impl Conn<'_> {
         self.common.repeats = self.common.repeats.wrapping_add(1);
         let qp = &mut *self.qp;
         if let Some((psn, code)) = qp.doubts() {
-            // A NAK said that the peer refuses this, and silence followed.
+            // The peer's NAK was doubted, and silence has confirmed it.
             return self.handle_nak(now, psn, code, None);
         }
         let no_timer = qp.attr.timeout == 0;
@@ -647,8 +646,8 @@ pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
 }
 
 impl Qp {
-    /// When the peer's silence began, over all retries. An ICMP error that explains the silence may
-    /// have come only once.
+    /// When the peer's silence began, before all retries: an ICMP error that explains the silence
+    /// may have come only once.
     pub(super) fn mute_since(&self) -> u64 {
         if self.conn.req.retry_left < self.attr.retry_cnt {
             self.conn.req.mute_since
@@ -670,8 +669,8 @@ impl Qp {
     /// Whether a burst of `cost` bytes from `psn` on, which does not end its message, asks for an
     /// ACK. An ACK costs the peer nearly as much as a burst, so a quarter of the window may go
     /// without. A burst that leaves no room for another, or that is sent again, asks for one.
-    /// `within`: it is a packet within a divided WRITE, and most likely within a burst, so that an
-    /// answer that is still to come lets an eighth of the window go without.
+    /// `within`: the packet is within a divided WRITE, and most likely within a burst. Then, if an
+    /// answer is still to come, an eighth of the window may go without an ACK.
     fn asks_for_ack(
         &self,
         window: &Window,
@@ -705,7 +704,7 @@ fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> 
 /// Whether the WQE at `index` must not be sent after a failure: the failed one, those behind it,
 /// and those that have not begun. WQEs before it may be sent again, and must end first.
 #[cold]
-fn behind_failed(qp: &mut Qp, index: u32) -> bool {
+fn is_behind_failed(qp: &mut Qp, index: u32) -> bool {
     let first = qp.conn.req.released;
     let failed = (0..=index.wrapping_sub(first))
         .map(|k| *qp.wqe(first.wrapping_add(k)))
@@ -716,13 +715,13 @@ fn behind_failed(qp: &mut Qp, index: u32) -> bool {
 /// A run of a request, and where its bytes come from.
 struct RequestRun {
     run: Run,
-    /// PSN of the first; of a READ that of its answer.
+    /// PSN of the first packet; of a READ that of its answer.
     psn: Psn,
-    /// Bytes of the request before them.
+    /// Bytes of the request before the run.
     offset: u64,
-    /// Bytes that they carry or ask for.
+    /// Bytes that the run carries or asks for.
     bytes: u32,
-    /// Bytes that they carry.
+    /// Bytes that the run carries.
     payload: u32,
 }
 
@@ -735,7 +734,8 @@ fn run_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32)
     let op = u32::from(wqe.opcode);
     let kind = opcode::row(wqe.opcode).kind;
     let last = first_pkt + n == ws.npkts;
-    // A field that a kind of request lacks is zero in its WQE, and no packet of it has the field.
+    // A field that a kind of request lacks is zero in its WQE, and its packets do not have the
+    // field.
     let mut run = Run {
         first: first_pkt == 0,
         last,
@@ -755,7 +755,7 @@ fn run_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32)
         ..Run::new(qp.kind.class(), kind, qp.attr.dest_qp_num, psn)
     };
     if kind == PacketKind::ReadRequest || ws.divided {
-        // These are messages of one packet: a READ request is one packet, whatever it asks for.
+        // A READ request is one packet, whatever it asks for.
         (run.first, run.last, run.n) = (true, true, 1);
         run.ack_req |= rc && kind == PacketKind::ReadRequest;
         (run.va, run.dma_len) = (wqe.remote_addr.wrapping_add(offset), bytes);

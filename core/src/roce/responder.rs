@@ -27,11 +27,10 @@ const RNR_SOON: u8 = 1;
 enum Refusal {
     /// RNR NAK with this timer code.
     Rnr(u8),
-    /// NAK, with the cause and its two numbers; the QP fails. The receive request in use ends with
+    /// NAK, with the cause and its two numbers. The QP fails. The receive request in use ends with
     /// the status, unless that is SUCCESS.
     Nak(NakCode, Cause, u32, u64, u64),
-    /// Not now: the request counts as lost. A sequence NAK follows when the answers before it have
-    /// left.
+    /// The request counts as lost now. A sequence NAK follows when the answers before it have left.
     Later,
 }
 
@@ -41,7 +40,7 @@ fn bad_request(run: &Run) -> Refusal {
     Nak(InvalidRequest, Cause::PeerBadRequest, SUCCESS, run.opcode(true, true).0.into(), 0)
 }
 
-/// An operation that the queue pair does not take at all, whatever the key: no access error.
+/// An operation that the queue pair takes under no key. This is no access error.
 fn not_allowed(rkey: u32, va: u64) -> Refusal {
     // rxe rxe_resp.c check_op_valid: An operation that the queue pair does not allow its peer is an
     // invalid request.
@@ -53,7 +52,7 @@ fn bad_key(e: KeyError, rkey: u32, va: u64) -> Refusal {
     Nak(RemoteAccess, e.peer_cause(), SUCCESS, rkey.into(), va)
 }
 
-/// Memory behind a valid key is gone: no fault of the peer.
+/// Memory behind a valid key is gone, which is no fault of the peer.
 fn memory_gone(rkey: u32, va: u64) -> Refusal {
     Nak(RemoteOperation, Cause::LocalMemoryGone, SUCCESS, rkey.into(), va)
 }
@@ -77,23 +76,23 @@ fn rest_of<'p>(run: &Run, k: u32, mtu: u32, payload: &'p [u8]) -> Option<(Run, &
     Some((rest, payload.get(k as usize * mtu as usize..)?))
 }
 
-/// Requests with answers that a queue pair serves at once.
+/// How many requests with answers a queue pair serves at once.
 fn depth(qp: &Qp) -> usize {
     qp.conn.resp.resources.len().min(qp.attr.max_dest_rd_atomic.into())
 }
 
-/// Answers that are still to be sent, not counting those that are sent again.
+/// How many answers are still to be sent, without those that are sent again.
 fn answers_owed(qp: &Qp) -> usize {
     qp.conn.resp.queued_jobs().filter(|job| !job.again).count()
 }
 
-/// Whether one more request that has an answer is beyond what is served at once.
+/// Whether one more request with an answer would be more than are served at once.
 fn has_too_many(qp: &Qp) -> bool {
     depth(qp) == 0 || answers_owed(qp) >= depth(qp)
 }
 
-/// Whether one more request that has an answer can be served.
-fn room_for_answer(qp: &Qp, run: &Run) -> Result<(), Refusal> {
+/// Refuses a request with an answer that cannot be served now.
+fn check_answer_room(qp: &Qp, run: &Run) -> Result<(), Refusal> {
     if (qp.conn.resp.job_len() as usize) < depth(qp) {
         return Ok(());
     }
@@ -119,7 +118,7 @@ impl Conn<'_> {
                 self.refuse_request(now, run, payload, refusal);
             }
         } else if ahead > 0 {
-            self.out_of_sequence(now, run.psn);
+            self.handle_ahead(now, run.psn);
         } else {
             self.handle_old(now, run, payload);
         }
@@ -135,19 +134,19 @@ impl Conn<'_> {
             }
             return self.handle_duplicate(run);
         }
-        // The rest of it is new.
+        // The rest of the run is new.
         let Some((rest, payload)) = rest_of(run, behind, self.qp.conn.mtu, payload) else { return };
         self.handle_request(now, &rest, payload);
     }
 
-    /// Answers a refusal. Owes the NAK, at once or after the answers to earlier requests. A WRITE
+    /// Refuses a request: owes the NAK, at once or after the answers to earlier requests. A WRITE
     /// with immediate data that lacks only its receive request is executed up to its last packet.
     #[inline(never)]
     fn refuse_request(&mut self, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
-        // A NAK ends the connection, and what is queued with it. The answers to earlier requests
-        // leave first; then the peer is asked for this one again.
+        // A NAK ends the connection with all that is queued. So the answers to earlier requests
+        // leave first, and then the peer is asked for this request again.
         let refusal = match refusal {
-            // One request too many is refused at once.
+            // A request beyond those that are served at once is refused at once.
             Nak(_, Cause::PeerBadRequest, ..) if has_too_many(self.qp) => refusal,
             Nak(..) if answers_owed(self.qp) > 0 => Later,
             refusal => refusal,
@@ -167,12 +166,13 @@ impl Conn<'_> {
             Rnr(timer) => {
                 self.owe_nak(Syndrome::Rnr { timer }, run.psn);
                 if self.qp.conn.resp.incoming() != Incoming::Send {
-                    // No message has begun: its CQE is free for others until the peer comes again.
+                    // No message has begun, so the CQE is free for others until the peer sends
+                    // again.
                     self.release_cqe();
                 }
             }
             Later => {
-                // Packets that follow are ahead of the expected PSN, and draw no NAK either.
+                // The packets that follow are ahead of the expected PSN, and must draw no NAK.
                 let resp = &mut self.qp.conn.resp;
                 resp.nak_high = Some(run.psn);
                 resp.set_nak_later(true);
@@ -204,9 +204,10 @@ impl Conn<'_> {
         self.owe_nak(Syndrome::Rnr { timer }, psn);
     }
 
-    /// A request ahead of the expected PSN: a packet was lost. One NAK for each round of the peer.
+    /// Handles a request ahead of the expected PSN: a packet was lost. It owes one NAK for each
+    /// round of the peer.
     #[inline(never)]
-    fn out_of_sequence(&mut self, now: u64, psn: Psn) {
+    fn handle_ahead(&mut self, now: u64, psn: Psn) {
         self.count(|c| &mut c.out_of_seq_request);
         let far = psn.diff(self.qp.conn.resp.epsn) > NEAR;
         let believed = self.qp.weigh_ahead(now, far);
@@ -218,9 +219,9 @@ impl Conn<'_> {
         }
         let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_psn, gap: A request ahead of the expected PSN draws one NAK with
-        // that PSN, and no other until the gap is closed or the peer begins anew.
-        // While PSNs go up, these are packets of the same round. If one does not, the peer has
-        // begun anew, and the expected packet was lost again.
+        // that PSN, and no other until the gap is closed or the peer begins anew. Packets with
+        // ascending PSNs are of the same round. At another PSN the peer has begun anew, and the
+        // expected packet was lost again.
         if resp.nak_high.is_some_and(|high| psn.diff(high) > 0) {
             resp.nak_high = Some(psn);
             return;
@@ -364,7 +365,8 @@ impl Conn<'_> {
     }
 
     fn place_send(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
-        // Inside a message the receive is taken already; its CQE is needed again only at the end.
+        // Inside a message the receive is taken already, and its CQE is needed again only at the
+        // end.
         let under_way = self.qp.conn.resp.recv.taken && !run.last;
         if !under_way && !self.take_recv() {
             // rxe rxe_resp.c check_resource, RNR: A message without a receive request draws an RNR
@@ -412,8 +414,8 @@ impl Conn<'_> {
         let refuse = |e| bad_key(e, rkey, va);
         let (memory, right) = (&self.common.memory, access::REMOTE_WRITE);
         if run.first && !run.last {
-            // Checks the whole range at once, so that no byte of a WRITE is placed that would leave
-            // the region. (A WRITE that comes whole is checked below.)
+            // The whole range is checked at once, so that no byte of a WRITE that leaves the region
+            // is placed. (A WRITE that comes whole is checked below.)
             qp.remote_target(memory, qp.pd, rkey, va, qp.conn.resp.dma_len, right)
                 .map_err(refuse)?;
         }
@@ -427,8 +429,8 @@ impl Conn<'_> {
         }
     }
 
-    /// The place in host memory for a MIDDLE packet of the WRITE under way. `None`: it is not the
-    /// expected packet, something blocks it, or its place is elsewhere.
+    /// The place in host memory for a MIDDLE packet of the WRITE under way. `None`: the packet is
+    /// not the expected one, something blocks it, or its place is in another kind of memory.
     #[inline(always)]
     pub(super) fn next_of_write(&self, psn: Psn, len: usize) -> Option<Target> {
         let (qp, resp) = (&*self.qp, &self.qp.conn.resp);
@@ -446,8 +448,8 @@ impl Conn<'_> {
         (target.provider == 0).then_some(target)
     }
 
-    /// Closes the window that the last packet of a SEND with invalidate names. The bytes are placed
-    /// by then: a key that cannot be invalidated fails the receive as well.
+    /// Closes the window that the last packet of a SEND with invalidate names. Its bytes are placed
+    /// already, so a key that cannot be invalidated fails the receive as well.
     #[inline(always)]
     fn invalidate(&mut self, run: &Run) -> Result<(), Refusal> {
         if !run.has_inv || !run.last {
@@ -460,7 +462,7 @@ impl Conn<'_> {
         self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)
     }
 
-    /// A run was placed: advance, and end the message with its last packet.
+    /// Accepts a run that was placed: advances, and ends the message with its last packet.
     #[inline(always)]
     pub(super) fn accept(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let resp = &mut self.qp.conn.resp;
@@ -474,7 +476,7 @@ impl Conn<'_> {
         self.owe_ack(now, run.n, run.ack_req);
     }
 
-    /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
+    /// Advances the PSN that may be acknowledged, at once or behind slow memory.
     #[inline(always)]
     fn end_part(&mut self, run: &Run, wc: Option<Wc>) {
         let resp = &mut self.qp.conn.resp;
@@ -489,7 +491,7 @@ impl Conn<'_> {
             // half of the places are taken, such a landing overwrites the one before it; the rest
             // are for ends of messages.
             let (psn, msn) = (resp.epsn.prev(), resp.msn);
-            // Ordered behind the earlier ones even when its own bytes have landed already.
+            // The landing stays behind the earlier ones even if its own bytes have landed already.
             let (provider, token) = resp.last_placed();
             resp.set_placing(None);
             let (cq, solicited) = (self.qp.rcq, run.solicited);
@@ -499,7 +501,7 @@ impl Conn<'_> {
             let Some(before) = joined.map(|last| (last.provider, last.token)) else {
                 return self.push_landing(landing);
             };
-            // It may be the end of a WRITE to memory of another kind.
+            // The landing before may be the end of a WRITE to memory of another kind.
             let both = self.common.memory.providers.later_of(Some(before), (provider, token));
             if let Some(last) = self.qp.conn.resp.last_landing() {
                 *last = Landing { provider: both.0, token: both.1, ..landing };
@@ -507,7 +509,7 @@ impl Conn<'_> {
         }
     }
 
-    /// The memory that a request with an answer names: its QP takes such operations, and its key
+    /// The memory that a request with an answer names, if its QP takes such operations and its key
     /// gives the right. The key of a request of length 0 is not checked (IBTA C9-88).
     fn allowed_target(&self, run: &Run, len: u32, right: u32) -> Result<Target, Refusal> {
         let Run { rkey, va, .. } = *run;
@@ -524,12 +526,12 @@ impl Conn<'_> {
         target.map_err(|e| bad_key(e, rkey, va))
     }
 
-    /// Reads the bytes that a READ request asks for, if it is in order and its answer has room. The
-    /// caller has seen that nothing holds the responder (`Resp::holds`). Nothing changes:
+    /// Reads the bytes that a READ request asks for, if the request is in order and its answer has
+    /// room. The caller has seen that nothing holds the responder (`Resp::holds`). Nothing changes:
     /// [`Conn::accept_answered`] is next, or the general path executes or refuses the request.
-    pub(in crate::roce) fn read_for(&self, run: &Run, dst: &mut [u8]) -> bool {
+    pub(in crate::roce) fn read_answer_bytes(&self, run: &Run, dst: &mut [u8]) -> bool {
         debug_assert_eq!(self.qp.conn.resp.holds(), 0);
-        if run.psn != self.qp.conn.resp.epsn || room_for_answer(self.qp, run).is_err() {
+        if run.psn != self.qp.conn.resp.epsn || check_answer_room(self.qp, run).is_err() {
             return false;
         }
         let Ok(target) = self.allowed_target(run, run.dma_len, access::REMOTE_READ) else {
@@ -550,7 +552,7 @@ impl Conn<'_> {
         if resp.incoming() != Incoming::Idle || too_long {
             return Err(bad_request(run));
         }
-        room_for_answer(self.qp, run)?;
+        check_answer_room(self.qp, run)?;
         let value = match run.kind {
             PacketKind::ReadRequest => {
                 self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
@@ -568,8 +570,8 @@ impl Conn<'_> {
         Ok(())
     }
 
-    /// Accepts a request whose answer has room (`room_for_answer`), and keeps it for duplicates.
-    /// `value`: what an atomic is answered with. Returns the answer, for [`Resp::push_job`].
+    /// Accepts a request whose answer has room (`check_answer_room`), and keeps it for duplicates.
+    /// `value`: the answer of an atomic. Returns the answer, for [`Resp::push_job`].
     pub(in crate::roce) fn accept_answered(&mut self, run: &Run, value: u64) -> Resource {
         let Run { kind, psn, va, rkey, .. } = *run;
         let (npkts, pd) = (answer_packets(run, self.qp.conn.mtu), self.qp.pd);
@@ -619,8 +621,9 @@ impl Conn<'_> {
         if target.addr & 7 != 0 {
             return Err(misaligned);
         }
-        // An ATOMIC WRITE tells a program that what came before it is there. Within one kind of
-        // memory that is the order of the calls; bytes on their way into another kind land first.
+        // An ATOMIC WRITE tells a program that all earlier bytes are there. Within one kind of
+        // memory the order of the calls ensures that. Bytes on their way into another kind land
+        // first.
         let elsewhere = |landing: &Landing| u32::from(landing.provider) != target.provider;
         if matches!(op, AtomicOp::Store(_)) && self.qp.conn.resp.landings().any(elsewhere) {
             return Err(Later);
@@ -667,15 +670,15 @@ impl Conn<'_> {
         if self.qp.conn.resp.landing_count() > 0 {
             return Err(Later);
         }
-        // CPUs and devices see one coherent memory: others miss only what the copies have left in
-        // this CPU's buffers. Persistent memory is never registered, so there is none to write back
-        // to.
+        // CPUs and devices see one coherent memory, and the others miss only bytes that the copies
+        // have left in this CPU's buffers. Persistent memory is never registered, so nothing is
+        // written back to it.
         fence(Ordering::SeqCst);
         Ok(())
     }
 
-    /// Takes a packet of a UC peer. What does not fit is dropped, and so is the rest of its
-    /// message.
+    /// Takes a packet of a UC peer. A packet that does not fit is dropped, and so is the rest of
+    /// its message.
     pub(crate) fn handle_uc(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let gap = run.psn != self.qp.conn.resp.epsn;
         self.qp.conn.resp.epsn = run.psn.add(run.n);
@@ -686,8 +689,8 @@ impl Conn<'_> {
         // next that begins.
         let begun = !matches!(self.qp.conn.resp.incoming(), Incoming::Idle | Incoming::Skip);
         if gap && begun {
-            // The message under way has lost a packet. A receive that it had taken serves the next
-            // one.
+            // The message under way has lost a packet. The receive that it had taken serves the
+            // next message.
             self.qp.conn.resp.set_incoming(Incoming::Skip);
             self.drop_message();
         }
@@ -698,8 +701,8 @@ impl Conn<'_> {
             let is_new = qp.conn.resp.incoming() == Incoming::Idle;
             qp.conn.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             if is_new {
-                // Its FIRST was lost: counts it once. Later packets of a skipped message are not
-                // counted again.
+                // The message's FIRST was lost, which counts once. Later packets of a skipped
+                // message are not counted again.
                 self.count(|c| &mut c.rcvd_dropped);
             }
             return;
@@ -716,14 +719,15 @@ impl Conn<'_> {
                 }
                 self.accept(now, run, payload);
                 if !run.last {
-                    // The rest may never come: until then the CQE is free for others.
+                    // The rest of the message may never come, so the CQE is free for others until
+                    // it does.
                     self.release_cqe();
                 }
                 self.qp.conn.resp.ack_owed = false;
                 self.common.acks.forget(self.qi);
             }
             Err(Nak(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
-                // The program's own buffer is invalid, which only a completion can report.
+                // The program's own buffer is invalid. Only a completion can report that.
                 self.note(now, cause, status, a, b);
                 self.fail_recv(status);
                 self.enter_error(None);

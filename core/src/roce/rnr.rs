@@ -1,4 +1,4 @@
-//! The requester's rules for a peer that has no receive request for a message, until it has one.
+//! How the requester treats a peer that has no receive request for a message, until it has one.
 //!
 //! The peer refuses the packet for which it is not ready with an RNR NAK, and drops all that comes
 //! behind it. When the time that the NAK names is over, the refused packet leaves alone, and asks
@@ -25,7 +25,7 @@ use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
 
-/// After so many packets that were accepted at once the window is open again.
+/// Packets accepted at once after which the window is open again.
 const TRIED_MAX: u16 = 256;
 
 impl Qp {
@@ -50,7 +50,7 @@ impl Qp {
         room: u32,
     ) -> u32 {
         if self.conn.peer_ready == PeerReady::Doubtful && wqe.takes_receive() {
-            // A WRITE takes it with its last packet.
+            // A WRITE takes its receive request with the last packet.
             let writes = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
             let takes = if writes { ws.psn.add(ws.npkts - 1) } else { ws.psn };
             if psn.diff(takes) <= 0 {
@@ -64,7 +64,8 @@ impl Qp {
         let (PeerReady::Refused(last) | PeerReady::Tried(last)) = self.conn.peer_ready else {
             return room;
         };
-        // 1 is added to the difference, not to the PSN: a message may take half of all PSNs.
+        // 1 is added to the difference and not to the PSN, because a message may take half of all
+        // PSNs.
         match (last.diff(psn) + 1).max(0) as u32 {
             upto if upto == 0 || !wqe.is_read() => room.min(upto),
             _ => room,
@@ -81,8 +82,8 @@ impl Qp {
         }
     }
 
-    /// The oldest unacknowledged PSN has moved, maybe past the packet for which the peer was not
-    /// ready.
+    /// Notes that the oldest unacknowledged PSN has moved, maybe past the packet for which the peer
+    /// was not ready.
     #[cold]
     pub(super) fn note_accepted(&mut self) {
         let una = self.conn.req.una_psn;
@@ -94,7 +95,7 @@ impl Qp {
         self.end_unready();
     }
 
-    /// What was tried has been accepted.
+    /// Enlarges the trial, because the peer has accepted the last one.
     fn try_more(&mut self) -> PeerReady {
         let trial = &mut self.conn.trial;
         let packets = trial.packets;
@@ -156,12 +157,13 @@ impl Conn<'_> {
             let batch = if packets == 0 { 0 } else { batch };
             qp.conn.trial = RnrTrial { packets: 1, half_lost, batch, refused: psn };
         }
-        // Not from `psn`: answers of READs before it may have been lost.
+        // The rewind does not begin at `psn`, because answers of READs before it may have been
+        // lost.
         let una = qp.conn.req.una_psn;
         self.rewind(una);
         let qp = &mut *self.qp;
         qp.conn.req.rewound = None;
-        // The peer lives: silence begins anew when the request leaves again.
+        // The peer lives, so silence begins anew when the request leaves again.
         qp.conn.req.retry_left = qp.attr.retry_cnt;
         qp.conn.req.ack_deadline = 0;
         qp.conn.req.probe_at = 0;

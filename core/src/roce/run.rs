@@ -122,7 +122,7 @@ const HEADERS: [[[u8; 4]; KINDS]; CLASSES] = {
 };
 
 impl Run {
-    /// An empty run of one packet; the caller fills what its kind needs.
+    /// An empty run of one packet. The caller fills the fields that its kind needs.
     #[inline(always)]
     pub const fn new(class: Class, kind: PacketKind, dest_qpn: u32, psn: Psn) -> Self {
         Run {
@@ -159,8 +159,8 @@ impl Run {
         self.src_qpn
     }
 
-    /// Cuts it to its first `n` packets, fewer than it has. Fields of the last packet of a message
-    /// travel only with that.
+    /// Cuts the run to its first `n` packets, fewer than it has. Fields of the last packet of a
+    /// message travel only with that packet.
     pub fn end_before(&mut self, n: u32) {
         self.n = n;
         self.last = false;
@@ -185,8 +185,8 @@ impl Run {
         op.rc_to_class(self.class)
     }
 
-    /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together.
-    /// These are bytes on the wire, even if a link carries the run.
+    /// Bytes from BTH to ICRC of the run's first `packets` packets, which carry `payload` bytes
+    /// together. They are bytes on the wire, even if a link carries the run.
     pub fn wire_bytes(&self, packets: u32, payload: u32) -> u64 {
         let ends = self.last && packets == self.n;
         let headers = &HEADERS[self.class as usize][self.kind as usize];
@@ -247,7 +247,7 @@ impl Run {
         Run::parse_behind(&Bth::parse(head), rest)
     }
 
-    /// [`Run::parse_packet`] of what follows a BTH.
+    /// As [`Run::parse_packet`], of the bytes behind a BTH.
     #[inline(always)]
     pub(super) fn parse_behind<'p>(
         bth: &Bth,
@@ -288,7 +288,7 @@ impl Run {
             (run.qkey, run.src_qpn) = (d.qkey, d.src_qp.get());
         }
         if op.has_feth() {
-            // Reserved bits too: the responder refuses them.
+            // Reserved bits are kept, because the responder refuses them.
             run.imm = ext!(Feth).word();
         }
         if op.has_reth() {
@@ -320,13 +320,13 @@ impl Run {
         Ok((run, &rest[..len]))
     }
 
-    /// Bytes of the head of its record.
+    /// Bytes of the head of the run's record.
     pub fn head_len(&self) -> usize {
         head_len(self.opcode(true, true))
     }
 
-    /// Writes the head of its record into the first [`Run::head_len`] bytes of `dst`. False: there
-    /// are not so many.
+    /// Writes the head of the run's record into the first [`Run::head_len`] bytes of `dst`. False:
+    /// `dst` is shorter.
     pub fn emit_head(&self, dst: &mut [u8], payload: u32) -> bool {
         let op = self.opcode(true, true);
         let Some(head) = dst.get_mut(..head_len(op)) else { return false };
@@ -452,13 +452,13 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads it from the words of a head. Trusts nothing in it.
+    /// Reads the base from the words of a head. Trusts nothing in them.
     #[inline(always)]
     pub(super) fn from_words(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> Head {
         Head::from_base([a, b, c])
     }
 
-    /// Reads it from its own words.
+    /// Reads the base from its own words.
     #[inline(always)]
     pub(super) fn from_base([a, b, c]: [u64; HEAD_MIN / 8]) -> Head {
         let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
@@ -474,7 +474,7 @@ impl Head {
         }
     }
 
-    /// Writes it.
+    /// The bytes of the base.
     #[inline(always)]
     pub(super) fn bytes(self) -> [[u8; 4]; HEAD_MIN / 4] {
         [
@@ -496,8 +496,8 @@ impl Head {
 }
 
 /// The first words of a record, as little-endian numbers. The writer of a link may change them at
-/// any time. So what is used is what one read gave and what was then checked; a word that is read
-/// again is checked again.
+/// any time. So a reader uses only values that it has read once and then checked. It checks a word
+/// that it reads again anew.
 pub trait Words: Copy {
     /// The word of a number below [`HEAD_MAX`] / 8.
     fn word(self, at: usize) -> u64;
@@ -536,7 +536,7 @@ pub(super) mod head_flags {
     pub const BECN: u8 = 16;
 }
 
-/// What a head has behind its base where it names memory.
+/// The part of a head that names memory, behind its base.
 #[inline(always)]
 pub(super) fn memory_of_head(va: u64, rkey: u32, len: u32) -> [[u8; 8]; 2] {
     [va, u64::from(len) << 32 | u64::from(rkey)].map(u64::to_le_bytes)

@@ -6,7 +6,7 @@ use crate::verbs::NONE;
 /// Engines that a device can have.
 pub const MAX_SIBLINGS: usize = 64;
 
-/// The QPNs of the engines: each has as many, in a row.
+/// The QPNs of the engines. All have equally many, one engine behind the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SiblingQpns {
     /// First QPN of the first engine.
@@ -36,22 +36,22 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// Those of a device with a port.
+    /// The siblings of a device with a port: none.
     pub(crate) const fn none() -> Siblings {
         Siblings { qpns: SiblingQpns { first: 0, count: 0 }, peers: [NONE; MAX_SIBLINGS] }
     }
 
-    /// Sets their QPNs.
+    /// Sets the QPNs of the engines.
     pub(crate) fn set_qpns(&mut self, qpns: SiblingQpns) {
         self.qpns = qpns;
     }
 
-    /// Whether there may be some.
+    /// Whether there may be other engines.
     pub(crate) fn any(&self) -> bool {
         self.qpns.count != 0
     }
 
-    /// Sets the record of an engine; returns the one that it had.
+    /// Sets the record of an engine. Returns the record that it had.
     pub(crate) fn set_peer(&mut self, number: usize, peer: u32) -> Option<u32> {
         let before = core::mem::replace(self.peers.get_mut(number)?, peer);
         (before != NONE).then_some(before)

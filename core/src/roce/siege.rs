@@ -30,25 +30,25 @@ use super::{Origin, Transport};
 use crate::verbs::objects::Qp;
 use crate::wire::{Bth, NakCode, PacketKind, Psn};
 
-/// Packets of an honest peer, but for READs, are not farther from the expected PSN than this.
+/// Greatest distance of an honest peer's packets, except READs, from the expected PSN.
 pub(crate) const NEAR: i32 = 1 << 16;
-/// So many packets that no honest peer sends, within this time, besiege a queue pair.
+/// So many packets that no honest peer sends, within this time, make a queue pair besieged.
 const ODD_MAX: u32 = 64;
 const ODD_NS: u64 = 100_000_000;
-/// How long a siege lasts after the last of them.
+/// How long a siege lasts after the last such packet.
 pub(crate) const SIEGE_NS: u64 = 100_000_000;
-/// A request ahead is believed if none has come in order for this long.
+/// A request ahead is believed if no request has come in order for this long.
 const SETTLE_NS: u64 = 50_000;
 /// The longest time for which an RNR NAK holds a besieged queue pair.
 pub(crate) const RNR_NS: u64 = 1_000_000;
 
 impl Qp {
-    /// Whether so much is forged in its peer's name that single packets are not believed.
+    /// Whether so many packets are forged in the peer's name that single ones are not believed.
     pub(crate) fn is_besieged(&self, now: u64) -> bool {
         now < self.conn.siege.until
     }
 
-    /// A packet from this UDP port has advanced the connection.
+    /// Notes a UDP port whose packet has advanced the connection.
     #[inline(always)]
     pub(crate) fn learn_port(&mut self, port: u16) {
         if self.conn.siege.ports[0] != port {
@@ -56,7 +56,7 @@ impl Qp {
         }
     }
 
-    /// How far an answer is from the outstanding PSNs; 0: it is among them.
+    /// The distance of an answer from the outstanding PSNs; 0: it is among them.
     #[inline(always)]
     pub(crate) fn off_by(&self, psn: Psn, n: u32) -> i32 {
         // rxe rxe_comp.c check_psn, old: An answer for a PSN that is not outstanding changes
@@ -94,8 +94,8 @@ impl Qp {
     }
 
     /// Whether a NAK that ends the connection is believed now: if the queue pair is not besieged,
-    /// or if the NAK is repeated. A NAK from a port that has never advanced the connection is not;
-    /// it is noted, and counts after silence ([`Qp::doubts`]).
+    /// or if the NAK is repeated. A NAK from a port that has never advanced the connection is not
+    /// believed now. It is noted, and counts after silence ([`Qp::doubts`]).
     pub(crate) fn weigh_end(&mut self, now: u64, psn: Psn, code: NakCode, port: u16) -> bool {
         let known = self.knows_port(port);
         if known && !self.is_besieged(now) {
@@ -104,15 +104,14 @@ impl Qp {
         self.conn.req.doubted.replace((psn, code)) == Some((psn, code)) && known
     }
 
-    /// The NAK that was not believed, if it is about what is outstanding now.
+    /// The NAK that was not believed, if its PSN is outstanding now.
     pub(crate) fn doubts(&self) -> Option<(Psn, NakCode)> {
         self.conn.req.doubted.filter(|(psn, _)| self.off_by(*psn, 1) == 0)
     }
 }
 
 impl Transport {
-    /// Whether a packet, of which nothing was checked, is for a besieged QP and cannot be its
-    /// peer's.
+    /// Whether a packet that was not checked yet is for a besieged QP, and cannot be its peer's.
     #[cold]
     pub(crate) fn screen_besieged(&mut self, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some(header) = packet.first_chunk() else { return false };
@@ -131,8 +130,8 @@ impl Transport {
             if !qp.conn.own_port {
                 return true;
             }
-            // A soft device goes on from a port of its own when it has connected a socket, siege or
-            // not, and the caller may find out that the port is the peer's.
+            // A soft device that has connected a socket goes on from the port of that socket,
+            // besieged or not. The caller may find out that the port is the peer's.
             if !peer.sends_from(from.port) {
                 self.common.refused_port = Some((peer.addr, from.port));
                 return true;
@@ -153,7 +152,7 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// A packet came for a QP that no honest peer sends.
+    /// Counts a packet for a QP that no honest peer sends.
     #[cold]
     pub(crate) fn note_odd(&mut self, now: u64) {
         let siege = &mut self.qp.conn.siege;
@@ -167,9 +166,9 @@ impl Conn<'_> {
         }
     }
 
-    /// An answer to nothing that is outstanding.
+    /// Counts an answer to no outstanding PSN.
     #[cold]
-    pub(crate) fn stray(&mut self, now: u64, off: i32) {
+    pub(crate) fn note_stray(&mut self, now: u64, off: i32) {
         self.count(|c| &mut c.rcvd_stray);
         if off.abs() > NEAR {
             self.note_odd(now);

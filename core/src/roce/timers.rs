@@ -35,7 +35,7 @@ impl Transport {
         }
     }
 
-    /// Asks slow memory whether what QPs wait for has come. O(waiting QPs).
+    /// Asks slow memory whether the accesses that QPs wait for have ended. O(waiting QPs).
     pub fn poll_memory(&mut self, s: &Shared, now: u64) {
         let mut from = 0;
         while let Some(qi) = self.common.mem_wait.at_or_after(from) {
@@ -48,7 +48,7 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// [`Transport::poll_memory`] for one QP. True: it still waits.
+    /// As [`Transport::poll_memory`], for one QP. True: the QP still waits.
     fn poll_memory(&mut self, now: u64) -> bool {
         let mut waits = false;
         if let SendBlock::Memory(provider, token) = self.qp.conn.req.send_block() {
@@ -58,7 +58,7 @@ impl Conn<'_> {
             ) {
                 waits = true;
             } else {
-                // Ready; or a fault, which the next fetch will see and report.
+                // The access is ready, or has failed: the next fetch reports the failure.
                 self.qp.go_on();
                 self.common.ready.set(self.qi);
             }
@@ -73,15 +73,15 @@ impl Conn<'_> {
         waits
     }
 
-    /// Asks for the bytes of the message under way: its sender may be gone, and memory may place
-    /// bytes only when it is asked. True: they have not landed.
+    /// Asks for the bytes of the message under way, because its sender may be gone, and memory may
+    /// place bytes only when it is asked. True: they have not landed.
     fn poll_placing(&mut self) -> bool {
         let Some((provider, token)) = self.qp.conn.resp.placing() else { return false };
         match self.common.memory.providers.poll(provider.into(), token) {
             Access::Ready => false,
             Access::Pending(_) | Access::Busy => true,
             Access::Fault => {
-                // Its landing fails: host memory knows no token.
+                // The landing fails, because host memory knows no token.
                 self.qp.conn.resp.set_placing(Some((0, token)));
                 false
             }
@@ -136,11 +136,11 @@ impl Conn<'_> {
         self.wake_at(at);
     }
 
-    /// The QP's timer runs at this time at the latest; `u64::MAX`: it need not.
+    /// Makes the QP's timer run at this time at the latest. `u64::MAX`: it need not run.
     #[inline(always)]
     pub(crate) fn wake_at(&mut self, at: u64) {
         let req = &mut self.qp.conn.req;
-        // The wheel knows it too, but its answer takes another two cache lines.
+        // The wheel has the time, too, but a look at it takes another two cache lines.
         if at != u64::MAX && (req.armed_at == 0 || req.armed_at > at) {
             self.reborrow().wake_earlier(at);
         }

@@ -13,7 +13,7 @@ use crate::wire::{packet_bytes, pad_len, Class, Flow, PacketKind, Psn, ICRC_LEN}
 /// headers).
 pub const MAX_BURST: usize = 65_000;
 
-/// Payloads from so many bytes on are copied and summed in one pass.
+/// Shortest payload that is copied and summed in one pass.
 const BULK: usize = 512;
 
 /// A run on its way between two queue pairs of one engine.
@@ -53,7 +53,7 @@ pub struct Emission<'r> {
 pub struct Emitted<E> {
     /// Packets that are in the buffer now.
     pub packets: u32,
-    /// What stopped it beside a full buffer.
+    /// Why the emission stopped, if not because the buffer is full.
     pub stop: Option<E>,
 }
 
@@ -73,14 +73,14 @@ pub struct TxBuf<'b> {
     max_seg: u16,
     /// IPv4 identification of the first packet.
     ident: u16,
-    /// From one packet's IPv4 identification to the next one's.
+    /// Difference between the IPv4 identifications of two successive packets.
     ident_step: u16,
     closed: bool,
     peer: u32,
     flow: Flow,
     /// The flow of the port's connected socket, if it has one.
     own: Option<&'b OwnFlow>,
-    /// The burst is signed for that flow.
+    /// The burst's ICRCs are those of that flow.
     is_own: bool,
 }
 
@@ -109,8 +109,8 @@ impl<'b> TxBuf<'b> {
         }
     }
 
-    /// The same burst, signed for the flow `own` if that leads to the peer of a connected QP that
-    /// the burst is for.
+    /// The same burst, with the ICRCs of the flow `own` if that leads to the peer of the connected
+    /// QP that the burst is for.
     pub fn with_own(self, own: Option<&'b OwnFlow>) -> Self {
         TxBuf { own, ..self }
     }
@@ -121,12 +121,12 @@ impl<'b> TxBuf<'b> {
     }
 
     /// An empty list of runs for other QPs of this engine, whose payload goes to `buf`.
-    pub fn of_runs(buf: &'b mut [u8], runs: &'b mut [Handed], flow: Flow) -> Self {
+    pub fn new_runs(buf: &'b mut [u8], runs: &'b mut [Handed], flow: Flow) -> Self {
         TxBuf { runs, ..TxBuf::new(buf, Path::Loopback, flow) }
     }
 
     /// An empty burst over a link to a peer of which memory may be mapped.
-    pub fn to_link(
+    pub fn new_link(
         buf: &'b mut [u8],
         link: u16,
         flow: Flow,
@@ -186,8 +186,8 @@ impl<'b> TxBuf<'b> {
         self.max_seg = max_seg.max(1);
     }
 
-    /// As [`TxBuf::aim`], for a connected QP. Its peer also takes what comes from the port's
-    /// connected socket; receivers of datagrams may not.
+    /// As [`TxBuf::aim`], for a connected QP. Its peer also takes packets from the port's connected
+    /// socket; receivers of datagrams may not.
     #[inline]
     pub fn aim_connected(&mut self, index: u32, peer: &Peer) -> bool {
         if self.peer == NONE {
@@ -200,7 +200,7 @@ impl<'b> TxBuf<'b> {
         self.peer == index
     }
 
-    /// Whether the burst is signed for the flow of [`TxBuf::with_own`].
+    /// Whether the burst's ICRCs are those of the flow of [`TxBuf::with_own`].
     pub fn is_own(&self) -> bool {
         self.is_own
     }
@@ -221,7 +221,7 @@ impl<'b> TxBuf<'b> {
             && self.len + size <= self.buf.len().min(MAX_BURST)
     }
 
-    /// How many packets of the largest size the burst has room for, at most.
+    /// The most packets of the largest size for which the burst has room.
     #[inline]
     pub fn packets_of(&self, mtu: u32) -> u32 {
         let room = |most: usize| (self.buf.len().min(most).saturating_sub(self.len)) as u32 / mtu;
@@ -246,8 +246,8 @@ impl<'b> TxBuf<'b> {
         }
     }
 
-    /// One function for each framing, so that the short one does not pay for the registers of the
-    /// long ones.
+    /// Each framing has a function of its own, so that the short one does not pay for the registers
+    /// of the long ones.
     #[inline(never)]
     fn emit_packets<E>(
         &mut self,

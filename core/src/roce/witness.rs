@@ -10,8 +10,8 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_status, QpAttr};
 
 /// How often the witness is asked, and the shortest and the longest time between two questions.
-/// Packets that are unread now may be read soon: on a busy machine a process may have no CPU for a
-/// while, and a reader of shared memory reports its position late.
+/// Unread packets may be read soon: on a busy machine a process may have no CPU for a while, and a
+/// reader of shared memory reports its position late.
 const LOOKS: u8 = 10;
 const LOOK_NS: (u64, u64) = (50_000_000, 500_000_000);
 
@@ -40,13 +40,13 @@ impl Transport {
             let qp = &self.qps[qi];
             if let Some(peer) = self.peers.get(qp.conn.peer as usize) {
                 let (peer, path) = (peer.addr, peer.path);
-                return Some(Suspect { qi, peer, path, dest_qpn: qp.responder() });
+                return Some(Suspect { qi, peer, path, dest_qpn: qp.responder_qpn() });
             }
         }
     }
 
-    /// Whether a suspect still waits for an answer: one may have come, or the QP may have another
-    /// peer.
+    /// Whether a suspect still waits for an answer. A packet of its peer may have come, or the QP
+    /// may have another peer.
     fn is_suspect(&self, qi: usize) -> bool {
         let qp = &self.qps[qi];
         let req = &qp.conn.req;
@@ -68,8 +68,8 @@ impl Transport {
             }
             return;
         }
-        // Who listens at an address may change, so that does not explain a timeout. What the
-        // network has said explains it already, and is no word of the witness.
+        // Who listens at an address may change, so the end of a process does not explain a timeout.
+        // A message of the network explains it already, and needs no word of the witness.
         use CauseCode::{NotPolled, PeerUnreachable, Unanswered};
         let since = self.qps[qi].mute_since();
         let known = self.conn(s, qi).explanation(since).map(|(code, ..)| code);
@@ -88,7 +88,7 @@ impl Transport {
 }
 
 /// The time between two looks: that of all tries of a request, within bounds. A NIC would answer
-/// for a process that has no CPU; so a peer whose process lives has ten times as long as one of
+/// for a process that has no CPU, so a peer whose process lives has ten times as long as a peer of
 /// which nothing is known. Without an ACK timeout the device's deadline is the limit.
 fn look_ns(timeout_ns: u64, attr: &QpAttr) -> u64 {
     let (least, most) = LOOK_NS;
@@ -99,8 +99,8 @@ fn look_ns(timeout_ns: u64, attr: &QpAttr) -> u64 {
 }
 
 impl Conn<'_> {
-    /// A request is about to fail, and the peer is silent: asks the caller of
-    /// the engine, which answers by [`Transport::testify`]. False: not asked, the timeout goes on.
+    /// Asks the caller of the engine about a silent peer, before a request fails. The caller
+    /// answers by [`Transport::testify`]. False: the caller is not asked, and the timeout goes on.
     #[cold]
     pub(super) fn ask_witness(&mut self, now: u64) -> bool {
         let req = &self.qp.conn.req;

@@ -521,7 +521,7 @@ pub struct QpAttr {
     pub rnr_retry: u8,
     /// Not 0: the peer is a soft device, whose packets leave from its own UDP port. With the
     /// address vector.
-    pub kin: u8,
+    pub peer_is_soft: u8,
     /// Send rate in bytes per second, 0 = unlimited.
     pub rate_limit_bytes_per_s: u64,
 }

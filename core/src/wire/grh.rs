@@ -84,7 +84,7 @@ pub fn parse(b: &[u8; BYTES]) -> Option<Source> {
 }
 
 /// fe80::/10.
-pub fn is_link_local(gid: &[u8; 16]) -> bool {
+pub const fn is_link_local(gid: &[u8; 16]) -> bool {
     gid[0] == 0xfe && gid[1] & 0xc0 == 0x80
 }
 

@@ -29,7 +29,7 @@ fn offer() -> ConnParam<'static> {
 fn event(net: &Net, host: usize) -> Option<CmEvent> {
     let links = net.links;
     let path = |g: &mut Guard<'_>| g.set_link(links.then_some(1 - host as u16));
-    cm_qps::event(&mut EngineQps { guard: &mut net.hosts[host].lock(), path }, net.now)
+    cm_qps::take_event(&mut EngineQps { guard: &mut net.hosts[host].lock(), path }, net.now)
 }
 
 /// Two ends whose connection the passive side does not know to stand: its peer's RTUs are lost.
@@ -130,7 +130,7 @@ fn both_sides_know_that_the_other_is_of_their_kind() {
             net.lock(to).handle_packets(net.now, &src, packet.len(), &packet, false);
             assert_eq!(refused(&net), before + 1);
         }
-        assert_eq!(net.lock(to).refused_port(), Some((net.hosts[from.host].addr, 50_000)));
+        assert_eq!(net.lock(to).take_refused_port(), Some((net.hosts[from.host].addr, 50_000)));
     }
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
     net.ok(&b, Wr::new(wr_opcode::RDMA_WRITE).local(&b, 0, 100).remote(&a, 0));

@@ -364,7 +364,7 @@ fn a_besieged_queue_pair_answers_reads_of_long_ago_again() {
 }
 
 /// Connects `b` with `a` anew, as with a peer that is known to be of our kind.
-fn connect_as_kin(net: &mut Net, b: &End, a: &End, o: &Opts) {
+fn connect_to_soft(net: &mut Net, b: &End, a: &End, o: &Opts) {
     use qp_attr_mask as m;
     net.to_state(b, qp_state::RESET).unwrap();
     let to = net.hosts[a.host].addr;
@@ -372,7 +372,7 @@ fn connect_as_kin(net: &mut Net, b: &End, a: &End, o: &Opts) {
         qp_state: qp_state::INIT,
         port_num: 1,
         qp_access_flags: ALL,
-        kin: 1,
+        peer_is_soft: 1,
         ..QpAttr::default()
     };
     net.modify(b, &attr, m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS).unwrap();
@@ -399,25 +399,25 @@ fn connect_as_kin(net: &mut Net, b: &End, a: &End, o: &Opts) {
     net.modify(b, &attr, m::STATE | mask).unwrap();
 }
 
-/// Two connected ends, of which the second checks ports; `kin`: it knows that its peer is a soft
-/// device.
-fn pair_that_checks(kin: bool) -> (Net, End, End) {
+/// Two connected ends, of which the second checks ports; `is_soft`: it knows that its peer is a
+/// soft device.
+fn pair_that_checks(is_soft: bool) -> (Net, End, End) {
     let o = Opts::default();
     let mut net = Net::new(2, &o);
     let (a, b) = (net.end(0, &o), net.end(1, &o));
     net.lock(&b).check_ports(true);
     net.connect(&a, &b, &o);
     net.connect(&b, &a, &o);
-    if kin {
-        connect_as_kin(&mut net, &b, &a, &o);
+    if is_soft {
+        connect_to_soft(&mut net, &b, &a, &o);
     }
     (net, a, b)
 }
 
 #[test]
 fn a_peer_of_our_kind_sends_from_its_own_port() {
-    for kin in [true, false] {
-        let (net, _, b) = pair_that_checks(kin);
+    for is_soft in [true, false] {
+        let (net, _, b) = pair_that_checks(is_soft);
         (0..4).for_each(|n| net.recv(&b, n, &[(0, 100)]));
         let from = |port| PeerAddr { port, ..net.hosts[0].addr };
         let send = |net: &Net, port: u16, psn: u32| {
@@ -429,14 +429,14 @@ fn a_peer_of_our_kind_sends_from_its_own_port() {
         let taken = |net: &Net| net.lock(&b).counters().rdma_recvs;
         // Both ways into the engine: alone, and as one of several.
         send(&net, 50_000, PSN);
-        if !kin {
+        if !is_soft {
             assert_eq!(taken(&net), 1, "any port, as NICs have it");
             continue;
         }
         let peer = net.hosts[0].addr;
         assert_eq!((taken(&net), net.lock(&b).counters().rcvd_refused), (0, 1));
-        assert_eq!(net.lock(&b).refused_port(), Some((peer, 50_000)));
-        assert_eq!(net.lock(&b).refused_port(), None);
+        assert_eq!(net.lock(&b).take_refused_port(), Some((peer, 50_000)));
+        assert_eq!(net.lock(&b).take_refused_port(), None);
         send(&net, 4791, PSN);
         assert_eq!(taken(&net), 1);
         assert!(net.lock(&b).allow_port(&peer, 50_000));
@@ -461,8 +461,8 @@ fn a_peer_of_our_kind_sends_from_its_own_port() {
 /// be one that a soft device gives, if the peer is known to be one.
 #[test]
 fn damaged_packets_of_a_peer_of_our_kind_are_found() {
-    for kin in [true, false] {
-        let (mut net, _, b) = pair_that_checks(kin);
+    for is_soft in [true, false] {
+        let (mut net, _, b) = pair_that_checks(is_soft);
         (0..16).for_each(|n| net.recv(&b, n, &[(0, 100)]));
         let counters = |net: &Net| net.lock(&b).counters();
         // As the last of a burst, its second packet, and beyond any burst.
@@ -471,12 +471,12 @@ fn damaged_packets_of_a_peer_of_our_kind_are_found() {
             let mut p = request(&net, 0, &b, plus(PSN, taken as u32));
             flow(&net, 0, 1).append_icrc(ident, &mut p);
             net.inject(0, 1, &p);
-            match known || !kin {
+            match known || !is_soft {
                 true => taken += 1,
                 false => bad += 1,
             }
             let c = counters(&net);
-            assert_eq!((c.rdma_recvs, c.rcvd_icrc_err), (taken, bad), "{ident}, kin {kin}");
+            assert_eq!((c.rdma_recvs, c.rcvd_icrc_err), (taken, bad), "{ident}, is_soft {is_soft}");
         }
         // The right one again, so that nothing else is expected of the next packet.
         let p = request(&net, 0, &b, plus(PSN, taken as u32));
@@ -493,7 +493,7 @@ fn damaged_packets_of_a_peer_of_our_kind_are_found() {
             net.inject(0, 1, &p);
         }
         let found = counters(&net).rcvd_icrc_err - bad;
-        assert_eq!(found == tries, kin, "{found} of {tries}");
+        assert_eq!(found == tries, is_soft, "{found} of {tries}");
     }
 }
 
@@ -524,7 +524,7 @@ fn a_besieged_queue_pair_takes_a_new_port_of_its_peer() {
     let p = request(&net, 0, &b, plus(PSN, 1));
     from_port(&mut net, 0, 50_000, p.clone(), &b);
     assert_eq!((taken(&net), net.lock(&b).counters().rcvd_throttled), (1, throttled + 1));
-    assert_eq!(net.lock(&b).refused_port(), Some((peer, 50_000)));
+    assert_eq!(net.lock(&b).take_refused_port(), Some((peer, 50_000)));
     assert!(net.lock(&b).allow_port(&peer, 50_000));
     from_port(&mut net, 0, 50_000, p, &b);
     assert_eq!(taken(&net), 2);

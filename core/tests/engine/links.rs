@@ -317,7 +317,7 @@ fn take_in_silence(net: &mut Net) {
 fn kill(net: &mut Net) {
     let (now, receipts) = (net.now, std::mem::take(&mut net.hosts[1].receipts));
     let mut g = net.hosts[0].lock();
-    g.link_receipts(now, 1, &receipts);
+    g.take_link_receipts(now, 1, &receipts);
     g.link_lost(now, 1);
 }
 
@@ -363,8 +363,8 @@ fn what_a_killed_peer_had_refused_does_not_end_with_success() {
     take_in_silence(&mut net);
     let psn = net.hosts[1].receipts.find(b.qpn).expect("a receipt");
     assert!(net.lock(&b).is_receipt(b.qpn, psn));
-    let begun = net.lock(&b).begun();
+    let begun = net.lock(&b).connections_begun();
     net.to_state(&b, qp_state::RESET).unwrap();
     net.connect(&b, &a, &over_link());
-    assert!(net.lock(&b).begun() != begun && !net.lock(&b).is_receipt(b.qpn, psn));
+    assert!(net.lock(&b).connections_begun() != begun && !net.lock(&b).is_receipt(b.qpn, psn));
 }

@@ -22,7 +22,7 @@ fn write(a: &End, b: &End) -> Wr {
 fn away(o: Opts) -> (Net, End, End) {
     let (mut net, a, b) = Net::pair(o);
     net.tap = Some(Box::new(|_, _| Fate::Drop));
-    net.lock(&a).port_away();
+    net.lock(&a).begin_outage();
     net.post(&a, write(&a, &b).id(1));
     net.run(LONG);
     assert!(net.poll(a.host, a.scq).is_empty(), "silence cost a retry");
@@ -34,7 +34,7 @@ fn an_outage_costs_no_retry_and_all_is_sent_again_after_it() {
     let (mut net, a, _b) = away(brief());
     net.tap = None;
     let now = net.now;
-    net.lock(&a).port_back(now, now + LONG);
+    net.lock(&a).end_outage(now, now + LONG);
     net.settle();
     // Without a timer in between.
     let wc = net.poll(a.host, a.scq);
@@ -46,7 +46,7 @@ fn an_outage_costs_no_retry_and_all_is_sent_again_after_it() {
 fn a_peer_that_comes_back_later_is_waited_for_and_no_longer() {
     let (mut net, a, _b) = away(brief());
     let now = net.now;
-    net.lock(&a).port_back(now, now + LONG);
+    net.lock(&a).end_outage(now, now + LONG);
     net.run(LONG - 1);
     assert!(net.poll(a.host, a.scq).is_empty(), "it is excused");
     let wc = net.wait(a.host, a.scq, 1)[0];
@@ -62,12 +62,12 @@ fn a_peer_that_comes_back_later_is_waited_for_and_no_longer() {
 fn what_is_still_open_is_sent_again_by_each_call() {
     let (mut net, a, _b) = away(Opts { timeout: 20, ..brief() });
     let now = net.now;
-    net.lock(&a).port_back(now, now + LONG);
+    net.lock(&a).end_outage(now, now + LONG);
     net.settle();
     assert!(net.poll(a.host, a.scq).is_empty());
     net.tap = None;
     // Its own timer is seconds away.
-    net.lock(&a).port_back(now, now + LONG);
+    net.lock(&a).end_outage(now, now + LONG);
     net.settle();
     assert_eq!(net.poll(a.host, a.scq).len(), 1);
 }
@@ -75,10 +75,10 @@ fn what_is_still_open_is_sent_again_by_each_call() {
 #[test]
 fn a_port_that_stays_away_ends_requests_and_idle_queue_pairs_with_the_cause() {
     let (net, a, b) = away(brief());
-    net.lock(&b).port_away();
+    net.lock(&b).begin_outage();
     let now = net.now;
-    net.lock(&a).port_lost(now, LONG);
-    net.lock(&b).port_lost(now, LONG);
+    net.lock(&a).fail_port(now, LONG);
+    net.lock(&b).fail_port(now, LONG);
     let wc = net.poll(a.host, a.scq)[0];
     assert_eq!(
         (wc.status, wc.vendor_err),
@@ -97,8 +97,8 @@ fn a_silent_loss_of_the_port_ends_requests_by_their_timers_with_the_cause() {
     o.config.flags |= config_flags::SILENT_LOSS;
     let (mut net, a, b) = away(o);
     let now = net.now;
-    net.lock(&a).port_lost(now, LONG);
-    net.lock(&b).port_lost(now, LONG);
+    net.lock(&a).fail_port(now, LONG);
+    net.lock(&b).fail_port(now, LONG);
     net.settle();
     assert!(net.poll(a.host, a.scq).is_empty() && net.lock(&b).take_async_event().is_none());
     let wc = net.wait(a.host, a.scq, 1)[0];
@@ -111,10 +111,10 @@ fn a_silent_loss_of_the_port_ends_requests_by_their_timers_with_the_cause() {
 #[test]
 fn links_take_no_part_in_an_outage_of_the_port() {
     let (mut net, a, b) = Net::pair(Opts { way: Way::Link, ..brief() });
-    net.lock(&a).port_away();
+    net.lock(&a).begin_outage();
     net.ok(&a, write(&a, &b));
     let now = net.now;
-    net.lock(&a).port_lost(now, LONG);
+    net.lock(&a).fail_port(now, LONG);
     net.ok(&a, write(&a, &b));
     assert!(net.lock(&a).take_async_event().is_none());
 }

@@ -101,8 +101,10 @@ fn far_pair(o: Opts) -> (Net, End, End, Rc<Cell<u32>>) {
 fn pair_by(o: Opts, far: bool) -> (Net, End, End, Rc<Cell<u32>>) {
     let (mut net, a, b) = Net::pair(o);
     let gid = net.hosts[a.host].addr.gid;
-    let region =
-        net.lock(&b).mappable(b.qpn, a.qpn, &gid, b.mr.rkey).expect("all WRITEs of a are allowed");
+    let region = net
+        .lock(&b)
+        .mappable_region(b.qpn, a.qpn, &gid, b.mr.rkey)
+        .expect("all WRITEs of a are allowed");
     assert_eq!((region.addr, region.length, region.rkey), (b.mr.addr, b.mr.length, b.mr.rkey));
     let visits = Rc::new(Cell::new(u32::MAX));
     net.memory = Some(Box::new(Lent {
@@ -585,7 +587,7 @@ fn a_region_is_lent_only_where_every_write_would_be_allowed() {
     let other = Buffer::new(4096);
     let (_, readable) = net.reg(&b, &other, access::LOCAL_WRITE | access::REMOTE_READ);
     let asks = |net: &Net, qpn, from, gid: &[u8; 16], rkey| {
-        net.lock(&b).mappable(qpn, from, gid, rkey).is_some()
+        net.lock(&b).mappable_region(qpn, from, gid, rkey).is_some()
     };
     assert!(asks(&net, b.qpn, a.qpn, &gid, b.mr.rkey));
     assert!(!asks(&net, b.qpn, a.qpn ^ 1, &gid, b.mr.rkey), "another QP of the peer");
@@ -614,7 +616,7 @@ fn a_region_is_lent_only_where_every_write_would_be_allowed() {
     // Over the wire no memory can be mapped.
     let (net, a, b) = Net::pair(Opts::default());
     let gid = net.hosts[a.host].addr.gid;
-    assert!(net.lock(&b).mappable(b.qpn, a.qpn, &gid, b.mr.rkey).is_none());
+    assert!(net.lock(&b).mappable_region(b.qpn, a.qpn, &gid, b.mr.rkey).is_none());
 }
 
 /// Places to which READs write, and from which they read.

@@ -19,7 +19,7 @@ mod mad;
 mod proto;
 
 use crate::adapter::Adapter;
-use crate::hca::ON_GENERAL;
+use crate::hca::ON_OTHER_MAD;
 use crate::open_devices::{self, present, STATE};
 use crate::verb_result::{last_error, stat, Verb};
 use crate::worker::{HelperThread, Sleep, Wakeup};
@@ -71,7 +71,7 @@ pub fn prepare(has_lid: bool) {
         open_devices::guard_forks();
         around_forks(hold, release);
         // No other code sets it.
-        let _ = ON_GENERAL.set(wake);
+        let _ = ON_OTHER_MAD.set(wake);
     });
     if has_lid {
         let _ = start();

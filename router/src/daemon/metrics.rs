@@ -8,13 +8,13 @@
 //! request. The number of times that counters are told in a second is limited.
 
 use super::sys::{self, Epoll, Ready};
-use crate::policy::{Cidr, Tenant};
+use crate::policy::{gid_of, Cidr, Tenant};
 use crate::rate::Rate;
 use crate::relay::{Counters, Refused};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -189,13 +189,6 @@ impl Metrics {
     /// Ends connections that have taken too long.
     pub(super) fn tick(&mut self, now: u64) {
         self.clients.retain(|_, c| now.saturating_sub(c.since) < PATIENCE_NS);
-    }
-}
-
-fn gid_of(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
     }
 }
 

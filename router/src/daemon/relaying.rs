@@ -13,7 +13,7 @@ use gdrcore_core::Error;
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::shm::relay::{Ends, Relay};
-use gdrcore_net::soft::carried_by;
+use gdrcore_net::soft::largest_path_mtu;
 use gdrcore_net::via::proto::Service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -76,7 +76,7 @@ impl RelayWorker {
         let common = at.map(open).transpose()?;
         let hosts = at.zip(common.as_ref()).map(|(at, common)| Hosts {
             at: *at,
-            mtu: carried_by(common.link_mtu()),
+            mtu: largest_path_mtu(common.link_mtu()),
             counters: Arc::default(),
             tables: Vec::new(),
             known: Vec::new(),

@@ -1,5 +1,6 @@
 //! Addresses and ranges of them, as GIDs: IPv4 ones are v4-mapped.
 
+use gdrcore_core::wire::grh::is_link_local;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -21,19 +22,22 @@ pub fn parse(text: &str) -> Option<[u8; 16]> {
         }
         // A mapped address would be a second text for an IPv4 one.
         IpAddr::V6(a) => {
-            let link_local = a.segments()[0] & 0xffc0 == 0xfe80;
             !(a.is_unspecified()
                 || a.is_multicast()
                 || a.is_loopback()
-                || link_local
+                || is_link_local(&a.octets())
                 || a.to_ipv4_mapped().is_some())
         }
     };
-    let gid = match ip {
-        IpAddr::V4(a) => a.to_ipv6_mapped(),
-        IpAddr::V6(a) => a,
-    };
-    usable.then(|| gid.octets())
+    usable.then(|| gid_of(ip))
+}
+
+/// The GID of an address.
+pub fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
 }
 
 /// A GID in the notation of addresses.

@@ -41,6 +41,7 @@
 
 use super::checks::{check_name, check_name_text, fault, number, wrong, Checked, Wrong};
 use super::{address, show, Fault, Tenant, DEFAULT_NETWORK};
+use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,9 +161,8 @@ fn endpoint_of(address: &str, port: u16) -> Option<Endpoint> {
         Ok(IpAddr::V6(ip)) => Some(ip).filter(|ip| ip.to_ipv4_mapped().is_none()),
         Err(_) => None,
     };
-    let link_local = |at: &Endpoint| at.ip[0] == 0xfe && at.ip[1] & 0xc0 == 0x80;
     let at = ip.map(|ip| Endpoint::new(ip.octets(), 0, port));
-    at.filter(|at| at.port != 0 && at.is_unicast() && !link_local(at))
+    at.filter(|at| at.port != 0 && at.is_unicast() && !is_link_local(&at.ip))
 }
 
 /// Reads `[host]`. The map must have the host with the same address.

@@ -43,7 +43,7 @@ mod limits;
 mod outside;
 mod pattern;
 
-pub use address::{parse as parse_address, show, Cidr};
+pub use address::{gid_of, parse as parse_address, show, Cidr};
 pub use file::{named, Named, Thing};
 pub use hosts::{Host, Map, Placed, Source, BLOCKS};
 pub use limits::{burst_of, packet_burst_of, rate_limits, Limits};

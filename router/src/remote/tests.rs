@@ -245,7 +245,7 @@ impl ByHand {
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,
-            kin: false,
+            peer_is_soft: false,
         };
         for (attr, mask) in connection.steps() {
             self.ask::<call::QpModify>(&(made.handle, attr, mask));

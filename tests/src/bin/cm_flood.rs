@@ -48,7 +48,7 @@ const SHAPE: Shape = Shape {
     retry_cnt: 7,
     rnr_retry: 7,
     min_rnr_timer: 12,
-    kin: false,
+    peer_is_soft: false,
 };
 
 /// Opens a device with the default configuration, except for the objects that one [`End`] per

@@ -15,7 +15,7 @@
 //! - `dumpable` 0 or 1: whether others of that user may trace it
 //! - `overflow` 1: be the overflow uid of a user namespace of its own
 //! - `full` 1: once the device is open, take all descriptors that the process may have
-//! - `kin` 1: its peers are known to be soft devices
+//! - `peer_is_soft` 1: its peers are known to be soft devices
 //! - `read_only` 1: the buffer allows no remote WRITEs
 //! - `response`: code of the time within which the connection manager's answers must come
 //!
@@ -64,7 +64,7 @@ fn main() {
         buffer: number("buffer", 1 << 20) as usize,
         timeout: patience::ack_timeout(number("timeout", 14) as u8),
         retry_cnt: number("retry", 7) as u8,
-        kin: number("kin", 0) == 1,
+        peer_is_soft: number("peer_is_soft", 0) == 1,
         mtu: number("mtu", mtu::MTU_1024.into()) as u32,
         access: if number("read_only", 0) == 1 {
             access::LOCAL_WRITE | access::REMOTE_READ

@@ -33,9 +33,9 @@ const VERSION: u8 = 1;
 const HEAD: usize = 8;
 /// Bytes before the packets.
 const PACKETS_HEAD: usize = HEAD + 28;
-/// Room for the messages of a device whose UDP socket receives at most `burst_bytes` at a time. A
+/// Most bytes of a message to a device whose UDP socket receives at most `burst_bytes` at a time. A
 /// member with larger bursts may send a longer message, of which only the first packets are taken.
-pub const fn most(burst_bytes: usize) -> usize {
+pub const fn message_max(burst_bytes: usize) -> usize {
     let (packets, table) = (PACKETS_HEAD + burst_bytes, HEAD + table::BYTES);
     if packets > table {
         packets
@@ -452,7 +452,7 @@ mod tests {
         let to = name(&at, 2);
         let packets = sample();
         assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::Packets(packets)), Delivery::Sent);
-        let mut buf = vec![0; most(64 << 10)];
+        let mut buf = vec![0; message_max(64 << 10)];
         let n = b.receive(&mut buf).unwrap();
         assert!(matches!(parse(&buf[..n]), Some((1, Received::Packets(p))) if p == packets));
         let mut t = Table::EMPTY;

@@ -39,7 +39,7 @@ const PEERS: usize = 128;
 const VOID_RECEIPTS: usize = 16;
 /// Messages that one poll takes of each socket.
 const MSG_BATCH: usize = 32;
-/// After a message, every round polls for messages for this long.
+/// Time after a message in which every round polls for messages.
 const MSG_HOT_NS: u64 = 200_000;
 /// A member that ends a queue pair or the device waits for the owners of packets that it holds,
 /// because they may wait for a CPU: until no owner has taken a packet for the first of these times.
@@ -194,7 +194,7 @@ pub struct Member {
     /// Packets whose owner has no room, and the time of the next delivery.
     forward_queue: ForwardQueue,
     deliver_ns: u64,
-    /// Until this time the device does not wait for owners without room.
+    /// Time until which the device does not wait for owners without room.
     no_wait_until_ns: u64,
     counters: GroupCounters,
     /// A process has asked for the status of the device.
@@ -209,7 +209,8 @@ impl Member {
         self.set.raw()
     }
 
-    /// Watches a socket of the device together with the member's own, which costs no system call.
+    /// Watches a socket of the device together with the member's own sockets, which costs no system
+    /// call.
     ///
     /// # Errors
     /// As `epoll_ctl`.
@@ -218,7 +219,7 @@ impl Member {
         watch(self.set.raw(), fd)
     }
 
-    /// Whether that socket was readable since the last call.
+    /// Whether the socket of [`Member::watch_beside`] was readable since the last call.
     #[inline]
     pub fn take_beside(&mut self) -> bool {
         core::mem::take(&mut self.beside.1)
@@ -267,7 +268,7 @@ impl Member {
         self.phase == Phase::Idle
     }
 
-    /// The latest time for [`Member::maintain`]; `None`: none.
+    /// The latest time for [`Member::maintain`]; `None`: it is not due.
     pub fn deadline(&self) -> Option<u64> {
         let due = match self.phase {
             Phase::Idle => self.publish_ns,
@@ -346,7 +347,7 @@ impl Member {
         self.forward_queue = forward_queue;
     }
 
-    /// Before a queue pair or the device ends: waits until the queued packets are delivered,
+    /// Waits until the queued packets are delivered, before a queue pair or the device ends,
     /// because the program may exit next. Waits at most `most_ns`, because an owner may be stopped;
     /// no packet stays in the queue for more than a second.
     pub fn forward_pending(&mut self, most_ns: u64) {

@@ -2,12 +2,12 @@
 
 use gdrcore_core::config::QPN_UNIT;
 
-/// QPNs from here on name an index of the group.
+/// QPNs of at least this number name an index of the group.
 pub const PROBE: u32 = 0xff_0000;
-/// QPNs from here on to [`PROBE`] name a block.
+/// QPNs of at least this number, below [`PROBE`], name a block.
 pub const CHECK: u32 = 0xfe_0000;
-/// Blocks that processes can own: 1 to this. Block 0 has the QPNs that the standard reserves; the
-/// blocks above `BLOCK_MAX` have the two ranges here.
+/// The last of the blocks that processes can own; the first is 1. Block 0 has the QPNs that the
+/// standard reserves; the blocks above `BLOCK_MAX` have the two ranges here.
 pub const BLOCK_MAX: u16 = (CHECK / QPN_UNIT - 1) as u16;
 
 const _: () = assert!(CHECK.is_multiple_of(QPN_UNIT) && PROBE.is_multiple_of(QPN_UNIT));

@@ -86,10 +86,10 @@ impl<'a> Program<'a> {
         p.push(insn(RETURN_A, 0, 0, 0));
         p.push(insn(JUMP_IF_NOT_LESS, 0, 2, CHECK));
         p.push(insn(AND, 0, 0, 0xffff));
-        let checks = p.jump();
+        let checks = p.push_jump();
         p.push(insn(JUMP_IF_EQUAL, 2, 0, GSI_QPN));
         p.push(insn(SHIFT_RIGHT, 0, 0, QPN_UNIT.ilog2()));
-        let data = p.jump();
+        let data = p.push_jump();
         // A message to QP1: a request is steered by its service, an answer by the request's id, any
         // other message by the receiver's id.
         p.push(insn(LOAD_HALF, 0, 0, ATTRIBUTE_AT));
@@ -99,7 +99,7 @@ impl<'a> Program<'a> {
         p.push(insn(LOAD_WORD, 0, 0, REMOTE_ID_AT));
         p.push(insn(JUMP, 0, 0, 1));
         p.push(insn(LOAD_WORD, 0, 0, REQUEST_ID_AT));
-        let by_id = p.jump();
+        let by_id = p.push_jump();
         p.push(insn(LOAD_WORD, 0, 0, SERVICE_AT));
         for &(service, block) in table.services() {
             if let Some(index) = table.index_of(block) {
@@ -115,7 +115,7 @@ impl<'a> Program<'a> {
         // A leaf takes one instruction, an inner node two.
         let room = (p.code.len() - p.len) / 3;
         let owners = table.entries();
-        p.tree(&owners[..owners.len().min(room)]);
+        p.push_tree(&owners[..owners.len().min(room)]);
         p
     }
 
@@ -130,12 +130,12 @@ impl<'a> Program<'a> {
         p.push(insn(AND, 0, 0, 0xff_ffff));
         p.push(insn(SHIFT_RIGHT, 0, 0, QPN_UNIT.ilog2()));
         let room = (p.code.len() - p.len) / 3;
-        p.tree(&entries[..entries.len().min(room)]);
+        p.push_tree(&entries[..entries.len().min(room)]);
         p
     }
 
     /// Emits a jump whose target [`Program::set_target`] sets later.
-    fn jump(&mut self) -> usize {
+    fn push_jump(&mut self) -> usize {
         self.push(insn(JUMP, 0, 0, 0));
         self.len - 1
     }
@@ -149,18 +149,18 @@ impl<'a> Program<'a> {
         self.len += 1;
     }
 
-    /// A binary search; each half ends with a return.
-    fn tree(&mut self, owners: &[(u16, u16)]) {
+    /// Emits a binary search, each half of which ends with a return.
+    fn push_tree(&mut self, owners: &[(u16, u16)]) {
         match owners {
             [] => self.push(BY_HASH),
             [(_, index)] => self.push(insn(RETURN, 0, 0, u32::from(*index))),
             _ => {
                 let (low, high) = owners.split_at(owners.len() / 2);
                 self.push(insn(JUMP_IF_NOT_LESS, 0, 1, high[0].0.into()));
-                let to_high = self.jump();
-                self.tree(low);
+                let to_high = self.push_jump();
+                self.push_tree(low);
                 self.set_target(to_high);
-                self.tree(high);
+                self.push_tree(high);
             }
         }
     }
@@ -170,7 +170,7 @@ impl<'a> Program<'a> {
         &self.code[..self.len]
     }
 
-    /// Attaches it to the group of a bound socket.
+    /// Attaches the program to the group of a bound socket.
     ///
     /// # Errors
     /// The errno of setsockopt(2): `Os(EPERM)` in a sandbox,

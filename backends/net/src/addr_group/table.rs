@@ -7,7 +7,7 @@
 //! others. If two members write at once, one table loses; its author finds that its entries are
 //! missing and writes again. Packets also arrive without the table, by a detour.
 //!
-//! Plain data and bytes; no system calls.
+//! This module is plain data and bytes, without system calls.
 
 use super::numbers::BLOCK_MAX;
 use core::ops::Range;
@@ -16,7 +16,7 @@ use core::ops::Range;
 pub const ENTRIES: usize = BLOCK_MAX as usize + 1;
 /// Services that are steered to their listeners; others take a detour.
 pub const SERVICES: usize = 128;
-/// Indexes are below this.
+/// Bound of the indexes, which are below it.
 pub const INDEX_MAX: u16 = 4096;
 /// Bytes before the entries.
 const HEAD: usize = 14;
@@ -37,7 +37,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// No entries; older than all others.
+    /// A table without entries, older than all others.
     pub const EMPTY: Table = Table {
         version: 0,
         author: 0,

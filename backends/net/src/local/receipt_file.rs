@@ -22,7 +22,7 @@ pub(super) const FILE: &CStr = c"acks";
 /// directory keeps others out, so the mode is free for this note, and the kernel adds the time.
 const MODE: libc::mode_t = 0o600;
 const FOUND_MODE: libc::mode_t = 0o700;
-/// A minute: the retries of most requests end within it.
+/// Seconds that the file of a killed owner stays: the retries of most requests end within them.
 const KEPT_S: u64 = 60;
 
 /// The owner's file, mapped. Its layout: a [`Receipts`].

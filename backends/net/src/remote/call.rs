@@ -293,7 +293,7 @@ fields! {
     QpInit: pd send_cq recv_cq srq xrcd dc_key qp_type sq_sig_all cap;
     QpAttr: qp_state cur_qp_state path_mtu qkey rq_psn sq_psn dest_qp_num qp_access_flags ah cap
         pkey_index port_num en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic
-        min_rnr_timer timeout retry_cnt rnr_retry kin rate_limit_bytes_per_s;
+        min_rnr_timer timeout retry_cnt rnr_retry peer_is_soft rate_limit_bytes_per_s;
     QueueShape: capacity stride;
     Region: pd addr length iova access pieces;
     GpuMemory: bdf offset size;

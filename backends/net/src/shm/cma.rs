@@ -23,7 +23,7 @@ use std::os::fd::RawFd;
 pub(super) struct PeerProcess {
     pid: libc::pid_t,
     pidfd: Fd,
-    /// The link's socket, which outlives this.
+    /// The link's socket, which outlives this value.
     socket: RawFd,
 }
 

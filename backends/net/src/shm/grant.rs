@@ -4,7 +4,7 @@
 //! ```text
 //! writer (writes the ring)                            owner (reads the ring)
 //!   control page: "offers"  <- there is memory to grant
-//!   a WRITE with an unknown key   -- request: QPs, key -->  may it WRITE? (`Transport::mappable`)
+//!   a WRITE with an unknown key   -- request: QPs, key -->  may it WRITE? (`mappable_region`)
 //!   maps the descriptor           <-- grant: number, serial, range, descriptor --
 //!   "pinned" = number, fence, serial still in the page? copy, "pinned" = 0
 //!                                   revokes: serial = 0, fence, waits while "pinned" is the number
@@ -43,8 +43,8 @@ const OFFERS_SHARED: u32 = 1;
 const OFFERS_BY_ADDRESS: u32 = 2;
 /// Time until an unanswered request is repeated: the owner may have shared the region since.
 const REQUEST_AGAIN_NS: u64 = 50_000_000;
-/// Time that the owner waits for a pinned grant that it revokes. A writer that keeps it pinned
-/// longer, because it was stopped while it copied, loses its link.
+/// Time for which the owner waits for a pinned grant that it revokes. A writer that keeps the grant
+/// pinned longer, because it was stopped while it copied, loses its link.
 const UNPIN_NS: u64 = 100_000_000;
 
 /// Grants of the other end.
@@ -64,7 +64,7 @@ pub struct PeerGrants {
 
 struct GrantEntry<T> {
     request: GrantRequest,
-    /// When it was requested; 0: not yet.
+    /// When the grant was requested; 0: not yet.
     requested_ns: u64,
     grant: Option<T>,
 }
@@ -80,7 +80,7 @@ struct MappedGrant {
 }
 
 impl Drop for MappedGrant {
-    /// This may be the last mapping of a file of any size, so it is unmapped later.
+    /// This may be the last mapping of a file of any size, so another thread unmaps it.
     fn drop(&mut self) {
         // SAFETY: once, since this is the drop.
         unmap_later(unsafe { ManuallyDrop::take(&mut self.map) });

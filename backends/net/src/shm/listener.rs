@@ -4,7 +4,9 @@
 //! The sender connects, checks which user listens, and sends one hello with the memory. The socket
 //! then carries wake-ups, requests and grants.
 
-use super::messages::{Grant, GrantRequest, GRANT_LEN};
+use super::messages::{
+    Grant, GrantRequest, Hello, LinkMessage, GRANT_LEN, HELLO, HELLO_BROKERED, HELLO_LEN,
+};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{accept, connect, Accepted, Lock, Role, SocketPath};
@@ -13,15 +15,8 @@ use crate::sys::{set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 
-/// First bytes of a hello: name and version.
-const HELLO: [u8; 8] = *b"gdrshm\x02\0";
-/// First bytes of a hello on a socket that a router made. The router names the sender, so the
-/// address in the hello is ignored.
-const HELLO_BROKERED: [u8; 8] = *b"gdrshm\x03\0";
 /// Most messages of one link's socket that one call handles.
 const EVENTS_MAX: usize = 64;
-/// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
-const HELLO_LEN: usize = 40;
 
 /// The socket at which other processes deliver their segments.
 #[derive(Debug)]
@@ -82,7 +77,7 @@ pub(super) enum Incoming {
 /// The next event of a link's socket.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
-    /// There is none.
+    /// No event waits.
     Idle,
     /// The other end has sent a wake-up.
     Wake,
@@ -106,7 +101,7 @@ impl LinkSocket {
         LinkSocket { fd: Foreign::socket(fd) }
     }
 
-    /// Sets whether a descriptor may come: only after this end has requested memory.
+    /// Sets whether a descriptor may come. One may come only after this end has requested memory.
     pub(super) fn allow_descriptor(&mut self, allowed: bool) {
         self.fd.expect(allowed);
     }
@@ -121,7 +116,7 @@ impl LinkSocket {
         self.send(&[1], None);
     }
 
-    /// Sends a message, with a descriptor or without. False: it was not sent.
+    /// Sends a message, with a descriptor or without. False: the message was not sent.
     pub(super) fn send(&self, bytes: &[u8], fd: Option<RawFd>) -> bool {
         match fd {
             Some(fd) => rights::send(self.fd.raw(), bytes, fd).is_ok(),
@@ -140,18 +135,17 @@ impl LinkSocket {
         let Some(Message { len, fd, fds }) = receive(&mut self.fd, &mut bytes) else {
             return LinkEvent::Idle;
         };
-        let said = &bytes[..len.min(bytes.len())];
-        match (said, fds, fd) {
-            ([_], 0, None) => LinkEvent::Wake,
-            (_, 0, None) if said.len() < GRANT_LEN => {
-                GrantRequest::parse(said).map_or(LinkEvent::Closed, |(request, by_address)| {
-                    LinkEvent::Request { request, by_address }
-                })
+        match (LinkMessage::parse(&bytes[..len.min(bytes.len())]), fds, fd) {
+            (Some(LinkMessage::Wake), 0, None) => LinkEvent::Wake,
+            (Some(LinkMessage::Request { request, by_address }), 0, None) => {
+                LinkEvent::Request { request, by_address }
             }
-            (_, 0, None) => Grant::parse(said, true)
-                .map_or(LinkEvent::Closed, |grant| LinkEvent::Grant(grant, None)),
-            (_, 1, Some(fd)) => Grant::parse(said, false)
-                .map_or(LinkEvent::Closed, |grant| LinkEvent::Grant(grant, Some(fd))),
+            (Some(LinkMessage::Grant(grant)), 0, None) if grant.by_address => {
+                LinkEvent::Grant(grant, None)
+            }
+            (Some(LinkMessage::Grant(grant)), 1, Some(fd)) if !grant.by_address => {
+                LinkEvent::Grant(grant, Some(fd))
+            }
             _ => LinkEvent::Closed,
         }
     }
@@ -198,16 +192,11 @@ impl LinkSocket {
             return Ok(None);
         };
         self.fd.expect(false);
-        let Some(memory) = fd else { return Err(Error::Access) };
-        if len != HELLO_LEN || bytes[..8] != hello || fds != 1 {
+        let said = Hello::parse(&bytes[..len.min(bytes.len())], hello);
+        let (Some(Hello { size, from }), 1, Some(memory)) = (said, fds, fd) else {
             return Err(Error::Access);
-        }
-        let u32_at =
-            |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
-        let mut ip = [0; 16];
-        ip.copy_from_slice(&bytes[24..40]);
-        let from = Endpoint::new(ip, u32_at(12), u16::from_le_bytes([bytes[16], bytes[17]]));
-        let segment = Segment::open(memory.raw(), u32_at(8) as usize).map_err(|e| match e {
+        };
+        let segment = Segment::open(memory.raw(), size as usize).map_err(|e| match e {
             Error::NoMemory => e,
             _ => Error::Access,
         })?;
@@ -273,13 +262,8 @@ fn send_hello(
     // The hello must leave at once, so the buffer needs room for it and for a few wake-ups.
     set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096i32)?;
     let (segment, memory) = Segment::create(size)?;
-    let mut bytes = [0u8; HELLO_LEN];
-    bytes[..8].copy_from_slice(&hello);
-    bytes[8..12].copy_from_slice(&(size as u32).to_le_bytes());
-    bytes[12..16].copy_from_slice(&from.scope_id.to_le_bytes());
-    bytes[16..18].copy_from_slice(&from.port.to_le_bytes());
-    bytes[24..40].copy_from_slice(&from.ip);
     fd.expect(false);
+    let bytes = Hello { size: size as u32, from: *from }.emit(hello);
     rights::send(fd.raw(), &bytes, memory.raw())?;
     Ok((LinkSocket { fd }, segment))
 }

@@ -1,16 +1,54 @@
-//! Layout of the requests for memory and of the grants, between the two ends of a link.
+//! Layout of the messages between the two ends of a link: the hello, requests for memory, and
+//! grants.
 
 use super::ring::GRANTS;
+use crate::addr::Endpoint;
+
+/// First bytes of a hello: name and version.
+pub(super) const HELLO: [u8; 8] = *b"gdrshm\x02\0";
+/// First bytes of a hello on a socket that a router made. The router names the sender, so the
+/// address in the hello is ignored.
+pub(super) const HELLO_BROKERED: [u8; 8] = *b"gdrshm\x03\0";
+/// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
+pub(super) const HELLO_LEN: usize = 40;
 
 /// First bytes of the messages: name and version.
 pub(super) const REQUEST: [u8; 8] = *b"gdrask\x01\0";
 pub(super) const GRANT: [u8; 8] = *b"gdrlon\x01\0";
-/// First bytes if access is by address; sent only to ends that offer it.
+/// First bytes of messages about access by address, which are sent only to ends that offer it.
 pub(super) const REQUEST_BY_ADDRESS: [u8; 8] = *b"gdrakf\x01\0";
 const GRANT_BY_ADDRESS: [u8; 8] = *b"gdrlnf\x01\0";
 /// Bytes of the messages.
 pub(super) const REQUEST_LEN: usize = 24;
 pub(super) const GRANT_LEN: usize = 56;
+
+/// The first message of a link, which comes with the segment's descriptor.
+pub(super) struct Hello {
+    /// Bytes of ring data.
+    pub(super) size: u32,
+    /// The sender's address.
+    pub(super) from: Endpoint,
+}
+
+impl Hello {
+    pub(super) fn emit(&self, head: [u8; 8]) -> [u8; HELLO_LEN] {
+        let mut bytes = [0; HELLO_LEN];
+        bytes[..8].copy_from_slice(&head);
+        bytes[8..12].copy_from_slice(&self.size.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.from.scope_id.to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.from.port.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.from.ip);
+        bytes
+    }
+
+    /// Reads a hello that begins with `head`. `None`: other bytes.
+    pub(super) fn parse(bytes: &[u8], head: [u8; 8]) -> Option<Hello> {
+        let (_, ip) = bytes.split_last_chunk()?;
+        let from = Endpoint::new(*ip, word(bytes, 12), word(bytes, 16) as u16);
+        let known = bytes.len() == HELLO_LEN && bytes[..8] == head;
+        known.then(|| Hello { size: word(bytes, 8), from })
+    }
+}
 
 /// The queue pairs of a request, and the owner's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +72,35 @@ pub struct Grant {
     /// Offset of the region in the descriptor's memory; by address: its address in the owner's
     /// process.
     pub(super) offset: u64,
-    /// There is no descriptor.
+    /// The grant is by address, without a descriptor.
     pub(super) by_address: bool,
+}
+
+/// A message of a link's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkMessage {
+    Wake,
+    Request { request: GrantRequest, by_address: bool },
+    Grant(Grant),
+}
+
+impl LinkMessage {
+    /// Reads a message: a wake-up is any byte, the others are told apart by their head. `None`:
+    /// other bytes.
+    pub(super) fn parse(bytes: &[u8]) -> Option<LinkMessage> {
+        let request =
+            |by_address| LinkMessage::Request { request: GrantRequest::read(bytes), by_address };
+        match (bytes.len(), bytes.first_chunk()) {
+            (1, _) => Some(LinkMessage::Wake),
+            (REQUEST_LEN, Some(&REQUEST)) => Some(request(false)),
+            (REQUEST_LEN, Some(&REQUEST_BY_ADDRESS)) => Some(request(true)),
+            (GRANT_LEN, Some(&GRANT)) => Some(LinkMessage::Grant(Grant::read(bytes, false))),
+            (GRANT_LEN, Some(&GRANT_BY_ADDRESS)) => {
+                Some(LinkMessage::Grant(Grant::read(bytes, true)))
+            }
+            _ => None,
+        }
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -56,15 +121,8 @@ impl GrantRequest {
         bytes
     }
 
-    fn fields(bytes: &[u8]) -> GrantRequest {
+    fn read(bytes: &[u8]) -> GrantRequest {
         GrantRequest { from_qpn: word(bytes, 8), qpn: word(bytes, 12), rkey: word(bytes, 16) }
-    }
-
-    /// Reads a request, and whether it is by address. `None`: other bytes.
-    pub(super) fn parse(bytes: &[u8]) -> Option<(GrantRequest, bool)> {
-        let (head, _) = bytes.split_first_chunk()?;
-        let known = bytes.len() == REQUEST_LEN && [REQUEST, REQUEST_BY_ADDRESS].contains(head);
-        known.then(|| (GrantRequest::fields(bytes), *head == REQUEST_BY_ADDRESS))
     }
 }
 
@@ -84,18 +142,16 @@ impl Grant {
         bytes
     }
 
-    /// Reads a grant with a descriptor, or `by_address` without. `None`: other bytes.
-    pub(super) fn parse(bytes: &[u8], by_address: bool) -> Option<Grant> {
-        let head = if by_address { GRANT_BY_ADDRESS } else { GRANT };
-        (bytes.len() == GRANT_LEN && bytes[..8] == head).then(|| Grant {
-            request: GrantRequest::fields(bytes),
+    fn read(bytes: &[u8], by_address: bool) -> Grant {
+        Grant {
+            request: GrantRequest::read(bytes),
             number: word(bytes, 20),
             serial: word(bytes, 24),
             iova: long(bytes, 32),
             length: long(bytes, 40),
             offset: long(bytes, 48),
             by_address,
-        })
+        }
     }
 
     /// Whether the numbers are possible.

@@ -1,5 +1,5 @@
-//! The rings between a session and its router, for what a link between two ends does not carry:
-//! datagrams, messages of the connection manager, and any other packets.
+//! The rings between a session and its router, for packets that no link between two ends carries:
+//! datagrams, messages of the connection manager, and others.
 //!
 //! The router makes two segments, one for each direction, and a socket for wake-ups. A frame is one
 //! packet, or several for one address:
@@ -313,7 +313,7 @@ impl Relay {
         Ok(put)
     }
 
-    /// Wakes the other end if it sleeps. To be called after [`Relay::put_quietly`].
+    /// Wakes the other end if it sleeps. Follows [`Relay::put_quietly`].
     #[inline]
     pub fn wake(&mut self) {
         if self.writer.place().asleep().must_wake(sleep::ANY) {

@@ -242,24 +242,23 @@ impl SoftDevice {
         self.engines.iter().try_for_each(add)
     }
 
-    /// Takes back what a CQ is armed for, and its event if nobody has taken that yet. For callers
-    /// that want fewer events than before, which [`gdrcore_core::device::Device::cq_arm`] does not
-    /// offer.
+    /// Disarms a CQ, and takes back its event if nobody has taken that yet. For callers that want
+    /// fewer events than before, which [`gdrcore_core::device::Device::cq_arm`] does not offer.
     ///
     /// # Errors
     /// [`Error::StaleHandle`], `Error::OwnerDead`.
     pub fn cq_disarm(&self, cq: Handle) -> Result<()> {
-        self.in_rings(cq, SoftEngine::cq_disarm)
+        self.for_each_ring(cq, SoftEngine::cq_disarm)
     }
 
-    /// All completions in a CQ count as new: a CQ that is armed for any completion raises its
+    /// Counts all completions in a CQ as new: a CQ that is armed for any completion raises its
     /// event. For polls that left completions in the CQ although they had room
     /// ([`gdrcore_core::inject::Faults::few`]).
     ///
     /// # Errors
     /// [`Error::StaleHandle`], `Error::OwnerDead`.
     pub fn cq_raise_pending(&self, cq: Handle) -> Result<()> {
-        self.in_rings(cq, SoftEngine::cq_raise_pending)
+        self.for_each_ring(cq, SoftEngine::cq_raise_pending)
     }
 
     /// The engine of a device that can have only one: posts and polls then skip the look-up of the
@@ -283,7 +282,7 @@ impl SoftDevice {
         let k = ((h & self.engine_mask) >> ENGINE_SHIFT) as usize;
         match self.engines.get(k) {
             Some(engine) => Ok((k, engine, self.engine_handle(h))),
-            None => Err(of_no_engine(h)),
+            None => Err(no_engine(h)),
         }
     }
 
@@ -293,11 +292,12 @@ impl SoftDevice {
         h & !self.engine_mask
     }
 
-    /// The engine of the calling thread, made if it is not. Not under [`SoftDevice::control`].
+    /// The engine of the calling thread. Makes it if it does not exist. Not under
+    /// [`SoftDevice::control`].
     ///
     /// # Errors
     /// [`Error::OwnerDead`]: a parent of this process opened the device.
-    fn of_thread(&self) -> Result<(usize, &'static SoftEngine)> {
+    fn thread_engine(&self) -> Result<(usize, &'static SoftEngine)> {
         self.fork.check()?;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let k = threads.number(token()) % self.engines.most();
@@ -317,7 +317,7 @@ impl SoftDevice {
     /// Makes a change with the locks of all engines held, so that no engine sees a part of it. Only
     /// under [`SoftDevice::control`]: nobody else waits for a second of these locks. The bind of a
     /// window of type 1 tries all others, and gives up if one is taken.
-    fn with_all<R>(
+    fn with_all_locked<R>(
         &self,
         change: impl FnOnce(&mut [ControlGuard<'static>]) -> Result<R>,
     ) -> Result<R> {
@@ -335,7 +335,7 @@ fn program_handle(k: usize, h: Handle) -> Handle {
 
 #[cold]
 #[inline(never)]
-fn of_no_engine(h: Handle) -> Error {
+fn no_engine(h: Handle) -> Error {
     refuse!(StaleHandle, "handle {h:#x}: stale, or another context's")
 }
 

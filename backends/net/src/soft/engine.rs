@@ -272,8 +272,9 @@ fn take(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
     Engine::take_completions(cq, wc)
 }
 
-/// The attributes of a port's state; `None`: it is always active. `is_down`: by an injected event.
-fn port_of(state: Option<InterfaceState>, is_down: bool) -> DeviceAttr {
+/// The attributes of a port's state. `None`: the port is always active. `is_down`: an injected
+/// event has taken it down.
+fn port_attributes(state: Option<InterfaceState>, is_down: bool) -> DeviceAttr {
     let is_up = !is_down && state.is_none_or(|link| link.is_up);
     DeviceAttr {
         port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
@@ -294,8 +295,8 @@ impl SoftEngine {
         self.attributes(Some)
     }
 
-    /// The attributes; `now` returns the port's state, given the state that was read last. It is
-    /// called without the engine's lock.
+    /// The attributes of the device. `now` returns the port's state, given the state that was read
+    /// last, and is called without the engine's lock.
     fn attributes(
         &self,
         now: impl FnOnce(InterfaceState) -> Option<InterfaceState>,
@@ -325,14 +326,14 @@ impl SoftEngine {
             max_sge: c.max_sge,
             max_inline: c.max_inline,
             max_rd_atomic: c.max_rd_atomic,
-            active_mtu: gdrcore_core::wire::mtu_code(self.mtu.min(super::carried_by(link)))
+            active_mtu: gdrcore_core::wire::mtu_code(self.mtu.min(super::largest_path_mtu(link)))
                 .unwrap_or(1),
             udp_port: u32::from(self.local.port),
             qpn_base: c.qpn_base,
             gid: self.local.ip,
             scope_id: self.local.scope_id,
             own_port: 1,
-            ..port_of(state.and_then(now), is_down)
+            ..port_attributes(state.and_then(now), is_down)
         })
     }
 
@@ -342,7 +343,7 @@ impl SoftEngine {
         let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
         let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
         let route = self.lock_control().port().net.as_ref().and_then(|net| net.route_mtu(&to));
-        let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::carried_by(mtu)));
+        let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::largest_path_mtu(mtu)));
         Ok(code.map_or(link, |route| link.min(route)))
     }
 
@@ -391,7 +392,7 @@ impl SoftEngine {
         let made = held.qp_create(now_ns(), init)?;
         let (g, port) = held.parts();
         if let (Some(injector), Ok(index)) = (port.injector(), g.shared().qp_pool.check(made.0)) {
-            if let Err(e) = injector.made(index) {
+            if let Err(e) = injector.note_made(index) {
                 held.qp_destroy(now_ns(), made.0)?;
                 return Err(e);
             }
@@ -433,8 +434,8 @@ impl SoftEngine {
         if let (Some(injector), Ok(index)) = (port.injector(), g.shared().qp_pool.check(qp)) {
             match attr.qp_state {
                 _ if mask & qp_attr_mask::STATE == 0 => {}
-                qp_state::INIT => injector.begin(index),
-                // What it has sent leaves before the message of the connection's end.
+                qp_state::INIT => injector.note_connection(index),
+                // Held packets leave before the message of the connection's end.
                 qp_state::ERR => injector.release_held(Some(index)),
                 _ => {}
             }
@@ -461,7 +462,7 @@ impl SoftEngine {
         let index = held.shared().qp_pool.check(qp);
         held.qp_destroy(now_ns(), qp)?;
         if let (Some(injector), Ok(index)) = (held.port().injector(), index) {
-            injector.ended(index);
+            injector.note_ended(index);
         }
         drop(held);
         Self::leave_empty_groups(&mut self.lock_control());
@@ -498,9 +499,10 @@ impl SoftEngine {
     pub(super) fn arm(&self) -> Result<bool> {
         self.fork.check()?;
         self.waiter.drain();
-        // From now on a round wakes this thread for events; earlier ones are seen below.
+        // From now on a round wakes this thread for events. Earlier events are looked for below.
         self.sleeping.announce(sleep::ANY);
-        // This round may have completed something in a CQ that is not armed: too early to sleep.
+        // This round may have put a completion into a CQ that is not armed, so the thread must not
+        // sleep yet.
         if self.try_round(Some(now_ns())) > 0 {
             return Ok(true);
         }

@@ -9,7 +9,7 @@ use gdrcore_core::engine::Guard;
 
 /// Control: events of the port's interface.
 impl SoftEngine {
-    /// Raises events of the port from now on; one of the engines of a device does this.
+    /// Begins to raise events of the port, for one of the engines of a device.
     #[inline(never)]
     pub(super) fn watch_interface(&self) {
         let Some(watch) = InterfaceWatch::open(&self.local) else { return };
@@ -24,7 +24,7 @@ impl SoftEngine {
 }
 
 impl PortState {
-    /// Called when the interface or its addresses may have changed.
+    /// Follows a change of the interface or of its addresses, if there was one.
     #[cold]
     pub(super) fn follow_interface(&mut self, g: &mut Guard<'_>) {
         let Some(interface) = &mut self.interface else { return };

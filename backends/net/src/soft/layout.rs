@@ -54,13 +54,13 @@ pub(super) fn page_up(n: usize) -> Result<usize> {
 
 const _: () = assert!(align_of::<SoftEngine>() <= ARENA_ALIGN);
 
-/// Where the part behind the first `n` bytes of a device, or of an engine, begins.
+/// The offset of the part behind the first `n` bytes of a device, or of an engine.
 pub(super) fn part_at(n: Option<usize>) -> Result<usize> {
     n.and_then(|n| n.checked_next_multiple_of(ARENA_ALIGN)).ok_or(Error::NoMemory)
 }
 
 impl SoftConfig<'_> {
-    pub(super) fn udp(&self) -> UdpConfig {
+    pub(super) fn udp_config(&self) -> UdpConfig {
         let singly = self.flags & soft_flags::NO_GSO != 0 || self.faults.is_some();
         let flags = if singly { udp_flags::NO_GSO } else { 0 };
         let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };
@@ -77,13 +77,13 @@ impl SoftConfig<'_> {
     }
 
     /// The bounds of the device's claim among the devices of its address.
-    pub(super) fn claim(&self) -> Result<ClaimBounds> {
+    pub(super) fn claim_bounds(&self) -> Result<ClaimBounds> {
         let c = self.core.resolve()?;
         Ok(ClaimBounds::for_device(c.burst_bytes, c.max_cm_ids))
     }
 
     /// The bounds of the device's links: the engine has a peer for each outbound link.
-    pub(super) fn shm(&self) -> Result<ShmBounds> {
+    pub(super) fn shm_bounds(&self) -> Result<ShmBounds> {
         let c = self.core.resolve()?;
         Ok(ShmBounds::for_device(c.max_peer, c.max_mr))
     }
@@ -98,7 +98,7 @@ impl SoftConfig<'_> {
     }
 
     /// The QPN blocks that the device claims of its address.
-    pub(super) fn wanted(&self) -> Result<WantedBlocks> {
+    pub(super) fn wanted_blocks(&self) -> Result<WantedBlocks> {
         WantedBlocks::from_range(self.core.qpn_base, self.core.resolve()?.qpn_count)
     }
 
@@ -110,17 +110,20 @@ impl SoftConfig<'_> {
     pub(super) fn layout(&self, name: &DeviceName, siblings: Option<&Siblings>) -> Result<Layout> {
         let engine = part_at(Some(size_of::<SoftEngine>()))?;
         let udp = part_at(engine.checked_add(Engine::memsize(&self.core)?))?;
-        let bytes =
-            if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
+        let bytes = if matches!(name, DeviceName::Soft(_)) {
+            UdpPort::memsize(&self.udp_config())
+        } else {
+            0
+        };
         let member = part_at(udp.checked_add(bytes))?;
         let claim = match name {
-            DeviceName::Soft(_) => Claim::memsize(&self.wanted()?, &self.claim()?),
+            DeviceName::Soft(_) => Claim::memsize(&self.wanted_blocks()?, &self.claim_bounds()?),
             DeviceName::Loopback | DeviceName::Router(_) => 0,
         };
         let shm = part_at(member.checked_add(claim))?;
         let links = match siblings {
             Some(siblings) => ShmPort::memsize(&siblings.bounds()),
-            None if self.has_links(name) => ShmPort::memsize(&self.shm()?),
+            None if self.has_links(name) => ShmPort::memsize(&self.shm_bounds()?),
             None => 0,
         };
         let pcap = part_at(shm.checked_add(links))?;

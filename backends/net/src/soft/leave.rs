@@ -1,7 +1,7 @@
 //! The end of a process that has devices open. A NIC and a kernel continue when a process ends;
 //! these devices end with it. So at each end that runs our code (`exit`, `quick_exit`, dlclose) a
-//! device first sends what its peers wait for. After `_exit` or a kill, peers notice the end by
-//! receipts, by connections that end, or by keepalive.
+//! device first sends the packets that its peers wait for. After `_exit` or a kill, peers notice
+//! the end by receipts, by connections that end, or by keepalive.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -9,7 +9,7 @@ use super::lock::ControlGuard;
 use super::SoftEngine;
 use crate::clock::now_ns;
 use crate::fault;
-use crate::fork::{here, wipe_in_children, ForkGuard, PAGE_BYTES};
+use crate::fork::{process_word, wipe_in_children, ForkGuard, PAGE_BYTES};
 use gdrcore_core::mem::host::fetch;
 
 /// Open devices that are noted here. Further ones end without sending anything.
@@ -39,12 +39,12 @@ extern "C" {
 }
 
 /// Marks a device as in use by the lowest bit, which is free: devices lie at page boundaries.
-fn in_use(device: *mut SoftEngine) -> *mut SoftEngine {
+fn mark_in_use(device: *mut SoftEngine) -> *mut SoftEngine {
     device.map_addr(|at| at | 1)
 }
 
 /// Notes an open device.
-pub(super) fn enter(device: &'static SoftEngine) {
+pub(super) fn note_open(device: &'static SoftEngine) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         // SAFETY: a function of this library; glibc forgets it when the library is closed.
@@ -62,12 +62,12 @@ pub(super) fn enter(device: &'static SoftEngine) {
 }
 
 /// Forgets a device that is about to be closed.
-pub(super) fn remove(device: &SoftEngine) {
+pub(super) fn note_closed(device: &SoftEngine) {
     let at: *const SoftEngine = device;
     let (at, null) = (at.cast_mut(), core::ptr::null_mut());
     let is = |slot: &&AtomicPtr<SoftEngine>| {
         let found = slot.load(Ordering::Relaxed);
-        found == at || found == in_use(at)
+        found == at || found == mark_in_use(at)
     };
     let Some(slot) = OPEN.0.iter().find(is) else { return };
     while slot.compare_exchange(at, null, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -80,11 +80,12 @@ pub(super) fn remove(device: &SoftEngine) {
 fn is_there(at: *const SoftEngine) -> bool {
     let guard = at.wrapping_byte_add(core::mem::offset_of!(SoftEngine, fork));
     let mut word = [0; size_of::<ForkGuard>()];
-    fetch(guard.expose_provenance() as u64, &mut word).is_ok() && u64::from_ne_bytes(word) == here()
+    fetch(guard.expose_provenance() as u64, &mut word).is_ok()
+        && u64::from_ne_bytes(word) == process_word()
 }
 
-/// Lets all open devices send what their peers wait for. All ACKs leave first: the end of a
-/// connection ends the peer's requests, and its queue pair may be another engine's.
+/// Lets all open devices send the packets that their peers wait for. All ACKs leave first: the end
+/// of a connection ends the peer's requests, and its queue pair may be another engine's.
 pub extern "C" fn leave() {
     _ = leave_all();
 }
@@ -113,14 +114,14 @@ extern "C" fn leave_for_ever() {
     }
 }
 
-/// A part of [`leave`], for the device of one slot. False: a thread is in it, or its helper runs.
+/// Does [`leave`] for the device of one slot. False: a thread is in the device, or its helper runs.
 fn leave_one(slot: &AtomicPtr<SoftEngine>, last: Last) -> bool {
     let at = slot.load(Ordering::Acquire);
     let mut is_idle = true;
-    if at.is_null() || at == in_use(at) {
+    if at.is_null() || at == mark_in_use(at) {
         return at.is_null();
     }
-    if slot.compare_exchange(at, in_use(at), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+    if slot.compare_exchange(at, mark_in_use(at), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         if is_there(at) {
             // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
             let device = unsafe { &*at };
@@ -131,15 +132,15 @@ fn leave_one(slot: &AtomicPtr<SoftEngine>, last: Last) -> bool {
     is_idle
 }
 
-/// Called by exit(3) and dlclose(3), after the handlers that the program gave to `atexit`.
+/// exit(3) and dlclose(3) call it, after the handlers that the program gave to `atexit`.
 #[used]
 #[link_section = ".fini_array"]
 static AT_LAST: extern "C" fn() = leave_for_ever;
 
 /// Control: the end of the process.
 impl SoftEngine {
-    /// Sends what peers wait for: ACKs of what was accepted, or the end of connections as well.
-    /// False: another thread is in the engine.
+    /// Sends the packets that peers wait for: ACKs of accepted requests, or the end of connections
+    /// as well. False: another thread is in the engine.
     fn end_in_order(&self, last: Last) -> bool {
         for _ in 0..LOCK_TRIES {
             if let Some(mut held) = self.try_lock().map(ControlGuard::new) {

@@ -94,7 +94,8 @@ impl Drop for ControlGuard<'_> {
         let device = self.0.device;
         let (g, port) = self.0.parts();
         check_grants_if_changed(g, port);
-        // Events of the call itself (flushed completions, a QP in error) do not wait for a round.
+        // Events of the call itself (flushed completions, a QP in error) are told at once, without
+        // a round.
         device.notify(g);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.0) };

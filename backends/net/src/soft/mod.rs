@@ -2,10 +2,10 @@
 //!
 //! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the
 //!   device's memory; `lock`: the engine's lock.
-//! * `rounds`: one bounded round of the engine: when, what it reads, how it ends.
+//! * `rounds`: one bounded round of the engine: its time, its inputs, its end.
 //! * `threads`: the threads that run rounds, take turns, spin and sleep.
 //! * `socket_io`: packets through a port; `tap`: captures and injected faults.
-//! * `peers`: how each peer is reached, what it may write, why it is silent, that it has ended.
+//! * `peers`: the path to each peer, its grants, the cause of its silence, its end.
 //! * `router`: peers over a router, in place of the socket and of `peers::paths`.
 //! * `group`: the other devices of an address.
 //! * `interface`: events of the port's link and address. `cm`: the connection manager. `multicast`:
@@ -20,13 +20,13 @@
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, then of each
 //! engine the engine, its arena, the buffers of the ports and of the capture.
 
-/// Writes the fields of a struct in place, one by one. A whole struct on the stack, to be copied,
-/// would not fit the small stacks of some programs' threads. The fields after `and` are already
-/// written.
+/// Writes the fields of a struct in place, one by one. A whole struct that is made on the stack and
+/// copied would not fit the small stacks of some programs' threads. The fields after `and` are
+/// already written.
 macro_rules! write_fields {
     ($place:expr, $type:ident { $($field:ident: $value:expr,)* } and $($before:ident),*) => {{
         let place = $place;
-        // Does not compile if a field is missing.
+        // This does not compile if a field is missing.
         if false {
             let $type { $($field: _,)* $($before: _,)* } = &*place;
         }
@@ -134,7 +134,7 @@ pub trait EventSink: Sync {
     /// The connection manager has events; [`gdrcore_core::device::CmDevice::event`] takes them.
     fn cm_event(&self) {}
     /// MADs of other management classes have arrived; [`SoftDevice::take_other_mad`] takes them.
-    fn general_event(&self) {}
+    fn other_mad_event(&self) {}
 }
 
 /// Flags of [`SoftConfig::flags`].
@@ -182,7 +182,8 @@ struct PortState<P = UdpPort> {
     seen: LastCounters,
 }
 
-/// The last seen values of counters. A change makes the round repeat what depends on the counter.
+/// The last seen values of counters. When one changes, a round repeats the checks that depend on
+/// it.
 #[derive(Default)]
 struct LastCounters {
     /// [`Guard::repeats`](gdrcore_core::engine::Guard::repeats), by the last idle round.
@@ -191,8 +192,9 @@ struct LastCounters {
     send_err: u64,
     /// [`Guard::changes`](gdrcore_core::engine::Guard::changes), when the grants were checked.
     changes: u32,
-    /// [`Guard::begun`](gdrcore_core::engine::Guard::begun), when the receipts were checked.
-    begun: u32,
+    /// [`Guard::connections_begun`](gdrcore_core::engine::Guard::connections_begun), when the
+    /// receipts were checked.
+    connections_begun: u32,
 }
 
 /// An engine of a [`SoftDevice`], with its ports.
@@ -233,14 +235,14 @@ unsafe impl Send for SoftEngine {}
 
 /// The largest path MTU whose packets fit an IP MTU. rxe's rule: the headers and the ICRC take at
 /// most 80 bytes of it.
-pub fn carried_by(mtu: u32) -> u32 {
+pub fn largest_path_mtu(mtu: u32) -> u32 {
     [4096, 2048, 1024, 512].into_iter().find(|&m| m <= mtu.saturating_sub(80)).unwrap_or(256)
 }
 
 impl<P> PortState<P> {
     /// The state of a device with a port and nothing else.
     #[cfg(test)]
-    fn over(port: P) -> PortState<P> {
+    fn with_port(port: P) -> PortState<P> {
         let mut state = core::mem::MaybeUninit::uninit();
         // SAFETY: its own place, and all of it is written.
         unsafe {
@@ -287,8 +289,8 @@ impl<P> PortState<P> {
 
 /// Control: settings that the device's owner makes once.
 impl SoftEngine {
-    /// Sends events to `sink` alone from now on: `cq_event` and `async_event` find none. The first
-    /// sink stays. It must live until `close` has returned.
+    /// Sends events to `sink` alone from now on, so that `cq_event` and `async_event` return none.
+    /// The first sink stays, and must live until `close` has returned.
     fn deliver_to(&self, sink: &'static dyn EventSink) {
         let _ = self.sink.set(sink);
     }

@@ -9,7 +9,7 @@ use super::socket_io::tap::Tap;
 use super::threads::channels;
 use super::threads::helper;
 use super::{
-    carried_by, leave, peer_addr, soft_flags, PathChoice, PortState, SoftConfig, SoftEngine,
+    largest_path_mtu, leave, peer_addr, soft_flags, PathChoice, PortState, SoftConfig, SoftEngine,
 };
 use crate::addr::{DeviceName, Endpoint};
 use crate::addr_group::Member;
@@ -81,7 +81,7 @@ unsafe fn open_origin(
         waiter.add_socket(*fd)?;
     }
     if core.qpn_base == 0 {
-        let alone = || config.wanted().map(|w| w.unclaimed(core.seed));
+        let alone = || config.wanted_blocks().map(|w| w.unclaimed(core.seed));
         core.qpn_base = member.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
     }
     Ok(local)
@@ -109,7 +109,7 @@ unsafe fn open_links(
     match member {
         Some(member) if config.has_links(name) => {
             let (names, first, bounds) =
-                (member.socket_dir(), member.locks().next(), config.shm()?);
+                (member.socket_dir(), member.locks().next(), config.shm_bounds()?);
             // SAFETY: the caller's promise.
             let mut port =
                 unsafe { ShmPort::open(names, local, first, &bounds, memory, bytes, waiter)? };
@@ -169,13 +169,13 @@ unsafe fn open_port(
     let local = unsafe { open_origin(opening, name, config, core, waiter, &mut origin)? };
     let (udp, member, via) = (&origin.udp, origin.member.as_ref(), &origin.via);
     let brokered = match (via, opening.siblings) {
-        (Some(_), _) => Some(config.shm()?),
+        (Some(_), _) => Some(config.shm_bounds()?),
         (None, Some(siblings)) => Some(siblings.bounds()),
         (None, None) => None,
     };
     // SAFETY: the walk gave `shm..pcap` to the port alone.
     let shm = unsafe { open_links(opening, &local, name, config, member, brokered, waiter)? };
-    let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
+    let carries = largest_path_mtu(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
     let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
     core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
     // SAFETY: the walk gave `pcap..end` to the capture alone.
@@ -314,7 +314,7 @@ impl SoftEngine {
             &*place
         };
         device.channels.begin(core.context);
-        leave::enter(device);
+        leave::note_open(device);
         if config.flags & soft_flags::HELPER != 0 {
             if let Err(e) = device.helper_start() {
                 // SAFETY: nobody has seen the device yet.
@@ -330,7 +330,7 @@ impl SoftEngine {
     /// # Safety
     /// As there.
     pub(super) unsafe fn close(&self) -> Leaks {
-        leave::remove(self);
+        leave::note_closed(self);
         if self.fork.check().is_err() {
             return Leaks::default();
         }

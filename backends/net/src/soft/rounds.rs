@@ -1,6 +1,6 @@
 //! One bounded round of the engine, and when it runs: the thread that polls runs it.
 //!
-//! * `doorbell`: what a post sends at once.
+//! * `doorbell`: the part of a post that sends.
 //! * `drain`: the rounds before an end.
 //! * `limits`: the bounds of a round.
 //! * `productive_polls`: polls that find completions, and run no round for most of the time.
@@ -35,8 +35,8 @@ impl<P: Port> PortState<P> {
         self.blocked || self.rings_full
     }
 
-    /// Returns the round's time: `read` if there is one; else the last time, or the clock if it is
-    /// worth its cost. The last time is used only while no owed ACK is delayed:
+    /// Returns the round's time: `read` if there is one; else the last time, or that of the clock
+    /// if reading it is worth its cost. The last time is used only while no owed ACK is delayed:
     ///
     /// * With links, of several rounds in vain one reads the clock: that is half of such a round's
     ///   cost.
@@ -60,7 +60,7 @@ impl<P: Port> PortState<P> {
         self.schedule.now()
     }
 
-    /// After a retransmission, doubts the second port: the peer may refuse packets from it.
+    /// Doubts the second port after a retransmission, because the peer may refuse packets from it.
     #[inline]
     fn note_repeats(&mut self, g: &Guard<'_>) {
         if self.seen.repeats != g.repeats() {
@@ -264,9 +264,9 @@ impl SoftEngine {
         (now, handled)
     }
 
-    /// Nothing came: timers run, and due ACKs leave. Timers run only after a poll of the socket, so
-    /// that a process that was stopped reads its peers' packets before it declares the peers
-    /// silent.
+    /// Runs the timers and lets due ACKs leave, in a round that received nothing. Timers run only
+    /// after a poll of the socket, so that a process that was stopped reads its peers' packets
+    /// before it declares the peers silent.
     #[inline(always)]
     fn run_timers(g: &mut Guard<'_>, port: &mut PortState, now: u64, socket_polled: bool) {
         if socket_polled {
@@ -278,7 +278,7 @@ impl SoftEngine {
         g.flush_acks();
     }
 
-    /// Sends all that waits: over links, and by the socket or a router's ring.
+    /// Sends all waiting packets and frames: over links, and by the socket or a router's ring.
     #[inline(always)]
     fn send_waiting(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         self.send_links(g, port, now);

@@ -5,7 +5,7 @@
 //! over a port in memory.
 
 use super::group::rx::receive_shared;
-use super::peers::witness::refused;
+use super::peers::witness::note_refusal;
 use super::rounds::limits::{BURSTS, LONG_BURST};
 use super::{endpoint, peer_addr, PortState, SoftEngine};
 use crate::addr::Endpoint;
@@ -391,7 +391,7 @@ impl<P: Port> PortState<P> {
             let dst = peer_addr(&e.dst);
             match e.kind {
                 ErrorKind::Icmp => {
-                    refused(g, &mut self.refused, now, &e.dst, e.errno);
+                    note_refusal(g, &mut self.refused, now, &e.dst, e.errno);
                     if let Some(member) = self.member.as_mut().filter(|s| s.has_others()) {
                         member.send_peer_error(&e.dst, e.errno);
                     }

@@ -49,7 +49,7 @@ impl Errors {
 }
 
 impl UdpPort {
-    /// Whether [`UdpPort::take_error`] has something. Cost: none.
+    /// Whether [`UdpPort::take_error`] returns an error. Cost: none.
     #[inline]
     pub fn has_error(&self) -> bool {
         !self.errors.queue.is_empty() || self.errors.more

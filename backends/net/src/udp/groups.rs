@@ -81,7 +81,7 @@ fn join(raw: RawFd, group: &Endpoint, local: &Endpoint, interface: u32) -> Resul
 }
 
 impl UdpPort {
-    /// Receives a group from now on. Returns the descriptor, which must be watched like the port's
+    /// Begins to receive a group. Returns the descriptor, which must be watched like the port's
     /// own; `None`: the group is received already.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl UdpPort {
         joined.map(|()| Some(raw)).map_err(|_| full())
     }
 
-    /// Another interface has the address: multicast leaves and arrives by it from now on.
+    /// Makes multicast leave and arrive by another interface, which has the address now.
     pub(super) fn groups_follow(&self) {
         set_multicast_interface(self.fd.raw(), &self.local, self.interface);
         for Group { gid, fd } in &self.groups {

@@ -128,7 +128,8 @@ impl Rx {
     fn adapt(&mut self, n: usize) {
         self.filled = n;
         if n < self.want {
-            // The larger number did not pay. An empty poll would not show that.
+            // The larger number did not pay. An empty poll does not show that, so it does not
+            // count.
             if n == 1 {
                 self.patience = (2 * self.patience).min(16);
             }
@@ -217,7 +218,7 @@ impl UdpPort {
         came
     }
 
-    /// Makes packets come with hop limit and flow label from now on.
+    /// Makes the kernel report the hop limit and the flow label of packets.
     pub fn show_headers(&mut self) {
         show_headers(self.fd.raw(), self.local.is_v4());
     }

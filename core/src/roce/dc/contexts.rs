@@ -1,9 +1,9 @@
 //! The responder contexts of all DC targets of an engine: hidden queue pairs, each for one
 //! initiator at a time.
 //!
-//! A context gets another QPN with each association, out of some that it owns, so that late packets
-//! of an earlier one find no queue pair, or a later one whose PSNs they do not have. Contexts are
-//! used in turn, the one that has been free longest first.
+//! A context gets another QPN with each association, out of some that it owns. So late packets of
+//! an earlier association find no queue pair, or a later association, whose PSNs they do not have.
+//! Contexts are used in turn, the one that has been free longest first.
 //!
 //! A lease ends an association whose initiator has stopped: a context that has heard nothing for
 //! that long may be given to another initiator. No timer runs: the ages of contexts are compared
@@ -23,18 +23,18 @@ use crate::verbs::types::{qp_state, wc_status};
 use crate::verbs::NONE;
 use crate::wire::dceth::{DcEth, DcMessage};
 
-/// QPNs that a context has at most.
+/// Most QPNs of a context.
 pub(crate) const NUMBERS: usize = 32;
-/// Answers that wait to leave, at most. An initiator whose answer finds no place asks again.
+/// Most answers that wait to leave. An initiator whose answer finds no place asks again.
 const REPLIES: usize = 16;
-/// Refusals of wrong keys in [`KEY_INTERVAL_NS`] at most: beyond, they draw no answer, so that keys
-/// cannot be guessed.
+/// Most wrong keys that are refused in [`KEY_INTERVAL_NS`]. Further ones draw no answer, so that
+/// keys cannot be guessed.
 const KEY_REFUSALS: u32 = 10;
 const KEY_INTERVAL_NS: u64 = 100_000_000;
 /// Purpose of the random numbers.
 const PURPOSE: u64 = 0x6463_6374;
 
-/// A context: whose it is.
+/// A context, and the initiator that it serves.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// Index of its queue pair.
@@ -45,26 +45,26 @@ pub struct Context {
     pub id: u64,
     /// The initiator.
     pub gid: [u8; 16],
-    /// Its QPN.
+    /// The initiator's QPN.
     pub qpn: u32,
-    /// Packets received when it was last looked at.
+    /// Packets that it had received when it was last looked at.
     pub seen: u64,
-    /// Since when they are so many. Of a free one: since when it is free.
+    /// Since when it has received so many. Of a free context: since when it is free.
     pub since: u64,
-    /// Silence after which it may be given to another.
+    /// Silence after which it may be given to another initiator.
     pub lease_ns: u64,
     /// Which of its QPNs it uses.
     pub number: u32,
     /// Control message that it owes its initiator.
     pub owes: Option<DcMessage>,
-    /// When it may be asked again to close.
+    /// When its initiator may be asked again to close.
     pub reclaim_at: u64,
     /// Its initiator is reached over a link, if the caller of the engine finds one.
     pub wants_link: bool,
 }
 
 impl Context {
-    /// A free one.
+    /// A free context.
     pub const FREE: Context = Context {
         qi: NONE,
         dct: NONE,
@@ -85,7 +85,7 @@ impl Context {
         self.dct == NONE
     }
 
-    /// How long nothing has come, as far as it is known.
+    /// For how long no packet has come, as far as it is known.
     pub(super) fn silence(&mut self, qp: &Qp, now: u64) -> u64 {
         let seen = qp.counters.rcvd_pkts;
         if self.seen != seen {
@@ -104,7 +104,7 @@ pub(super) struct Reply {
     pub(super) eth: DcEth,
 }
 
-/// All of them.
+/// All contexts of an engine.
 pub struct Contexts {
     /// The contexts; none before the first DCT.
     pub(crate) list: RawSlice<Context>,
@@ -112,7 +112,7 @@ pub struct Contexts {
     pub(crate) numbers: RawSlice<u32>,
     /// Answers that wait to leave.
     pub(super) replies: Vec<Reply, REPLIES>,
-    /// Number of this engine's life, drawn.
+    /// Random number of this engine's life.
     pub incarnation: u64,
     /// Numbers for the lives of initiators.
     random: Random,
@@ -123,7 +123,7 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// None, for an engine with a seed.
+    /// No contexts, for an engine with a seed.
     pub fn new(seed: u64) -> Contexts {
         let mut random = Random::new(seed, PURPOSE);
         Contexts {
@@ -142,7 +142,7 @@ impl Contexts {
         self.random.draw() & !0xffff_ffff
     }
 
-    /// Contexts that belong to an association.
+    /// How many contexts belong to an association.
     pub fn in_use(&self) -> usize {
         self.list.iter().filter(|context| !context.is_free()).count()
     }
@@ -164,8 +164,8 @@ impl Contexts {
 }
 
 impl Qp {
-    /// Whether nothing of its association is under way. An idle context may be given to another
-    /// initiator when its own has agreed, or its lease is over.
+    /// Whether no request of the context's association is under way. An idle context may be given
+    /// to another initiator when its own has agreed, or its lease is over.
     pub(super) fn is_idle_context(&self) -> bool {
         let resp = &self.conn.resp;
         resp.incoming() == Incoming::Idle
@@ -177,8 +177,8 @@ impl Qp {
 }
 
 impl Transport {
-    /// Frees a context. What has come of a message is lost. The receive request that it has taken
-    /// serves the next message of this context into the same SRQ.
+    /// Frees a context. The part of a message that has come is lost. The receive request that the
+    /// message has taken serves the next message of this context into the same SRQ.
     pub(crate) fn free_context(&mut self, s: &Shared, at: usize, now: u64) {
         let context = self.dc.list[at];
         if context.is_free() {
@@ -208,8 +208,8 @@ impl Transport {
     }
 
     /// Frees all contexts of a DCT, which ends or begins anew, and drops its answers. `flushes`:
-    /// its receive requests that are taken complete as flushed, as far as their CQ has room. The
-    /// others stay with their contexts: they are the SRQ's, which goes on.
+    /// receive requests that contexts have taken complete as flushed, as far as their CQ has room.
+    /// The others stay with their contexts, because they are the SRQ's, which goes on.
     pub(crate) fn free_contexts_of(&mut self, s: &Shared, dct: usize, now: u64, flushes: bool) {
         let number = self.qps[dct].qpn;
         for at in 0..self.dc.list.len() {
@@ -243,7 +243,7 @@ impl Transport {
         }
     }
 
-    /// Receive requests of an SRQ that free contexts hold are given up: the SRQ ends.
+    /// Gives up the receive requests of an SRQ that free contexts hold, because the SRQ ends.
     pub(crate) fn forget_requests_of(&mut self, srq: u32) {
         for at in 0..self.dc.list.len() {
             let qp = &mut self.qps[self.dc.list[at].qi as usize];

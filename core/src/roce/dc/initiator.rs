@@ -17,23 +17,23 @@ use crate::verbs::wqe::DcAddr;
 use crate::wire::dceth::{refusal, DcEth, DcMessage};
 use crate::wire::mtu_bytes;
 
-/// Bounds of a lease. The target keeps a context for so long without hearing of its initiator; the
-/// initiator stops using it at half of that.
+/// Bounds of a lease. The target keeps a silent initiator's context for so long. The initiator
+/// stops using it after half of that time.
 const LEASE_MIN_NS: u64 = 1_000_000_000;
 const LEASE_MAX_NS: u64 = 60_000_000_000;
 /// Shortest and longest time between two OPENs to a target that has no context free.
 const BUSY_MIN_NS: u64 = 20_000;
 const BUSY_MAX_NS: u64 = 1_000_000;
 
-/// What the head of the send queue asks for.
+/// The request at the head of the send queue.
 enum Head {
-    /// Nothing that may begin.
+    /// No request that may begin.
     None,
-    /// A request without a target: it is executed here.
+    /// A request without a target, which is executed here.
     Local(u32),
     /// A request to a target.
     For(DcTarget),
-    /// A request, at an index, whose target there is not.
+    /// A request, at an index, whose target does not exist.
     Bad(u32, u64),
 }
 
@@ -55,12 +55,12 @@ impl Qp {
 }
 
 impl Transport {
-    /// [`Qp::is_drained`].
+    /// As [`Qp::is_drained`], of the QP at an index.
     fn is_drained(&self, s: &Shared, qi: usize) -> bool {
         self.qps[qi].is_drained(s.sq(qi, &self.common.key).end())
     }
 
-    /// What the next request of a DCI is for.
+    /// The request at the head of a DCI's send queue.
     fn head_of(&self, s: &Shared, qi: usize) -> Head {
         let qp = &self.qps[qi];
         let sq = s.sq(qi, &self.common.key);
@@ -85,8 +85,8 @@ impl Transport {
         }
     }
 
-    /// [`Transport::transmit`] for a DCI: first what its association owes, then the requests for
-    /// the present target.
+    /// As [`Transport::transmit`], for a DCI: first the control message that its association owes,
+    /// then the requests for the present target.
     pub(super) fn transmit_initiator(
         &mut self,
         s: &Shared,
@@ -134,8 +134,8 @@ impl Transport {
         }
     }
 
-    /// Whether there is nothing to choose: the next request is for the same target as the latest
-    /// one, and that association is open and owes nothing.
+    /// Whether no target need be chosen: the next request is for the target of the latest one,
+    /// whose association is open and owes no control message.
     fn keeps_target(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
         let is_over = self.may_be_over(qi, now);
         let qp = &mut self.qps[qi];
@@ -169,7 +169,7 @@ impl Transport {
         }
     }
 
-    /// Begins, or ends, an association as the next request asks for.
+    /// Begins or ends an association, as the next request requires.
     fn choose_target(&mut self, s: &Shared, qi: usize, now: u64) {
         loop {
             let head = self.head_of(s, qi);
@@ -206,8 +206,8 @@ impl Transport {
         }
     }
 
-    /// Whether the target may have given the context to another. Within the engine that can be
-    /// seen.
+    /// Whether the target may have given the context to another initiator. Within the engine its
+    /// table shows that.
     fn may_be_over(&self, qi: usize, now: u64) -> bool {
         let qp = &self.qps[qi];
         if !qp.conn.loopback {
@@ -246,7 +246,7 @@ impl Transport {
         };
     }
 
-    /// Sends the OPEN or the CLOSE that is owed. `None`: nothing is owed any more.
+    /// Sends the owed OPEN or CLOSE. `None`: none is owed any more.
     fn send_owed(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>) -> Option<Sent> {
         let qp = &mut self.qps[qi];
         let (qpn, psn, mtu) = (qp.qpn, qp.conn.req.next_psn, qp.attr.path_mtu as u8);
@@ -281,7 +281,7 @@ impl Transport {
         sent
     }
 
-    /// The association is over on this side; the peer's record loses a user.
+    /// Ends the association on this side, and takes a user from the peer's record.
     fn leave(&mut self, s: &Shared, qi: usize) {
         self.conn(s, qi).forget_inflight();
         debug_assert!(!self.qps[qi].can_send() || self.is_drained(s, qi), "its PSNs are taken");
@@ -298,7 +298,7 @@ impl Transport {
         self.peer_leave(peer);
     }
 
-    /// How the next packet of a DCI will travel.
+    /// The path of the next packet of a DCI.
     pub(super) fn next_initiator_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         let owed = self.next_reply_path(qi);
         owed.or_else(|| self.path_to_peer(qi)).or_else(|| match self.head_of(s, qi) {
@@ -307,7 +307,7 @@ impl Transport {
         })
     }
 
-    /// Takes an answer of a target. False: it is none for the present association.
+    /// Takes an answer of a target. False: the answer is not for the present association.
     pub(super) fn take_answer(
         &mut self,
         s: &Shared,
@@ -332,12 +332,12 @@ impl Transport {
             return false;
         }
         match (eth.message, a.phase) {
-            (DcMessage::Accept, DcPhase::Opening) => c.opened(now, eth),
-            // It says that it is there.
+            (DcMessage::Accept, DcPhase::Opening) => c.take_accept(now, eth),
+            // The target confirms the association.
             (DcMessage::Accept, DcPhase::Open) => {}
-            (DcMessage::Refuse, DcPhase::Opening) => c.refused(now, eth),
+            (DcMessage::Refuse, DcPhase::Opening) => c.take_refusal(now, eth),
             (DcMessage::Reclaim, DcPhase::Open) => c.qp.association().wanted = true,
-            (DcMessage::Gone, DcPhase::Open) => c.target_is_gone(now, eth),
+            (DcMessage::Gone, DcPhase::Open) => c.take_gone(now, eth),
             _ => return false,
         }
         self.common.ready.set(qi);
@@ -346,7 +346,7 @@ impl Transport {
 }
 
 impl Common {
-    /// The target of a request of a DC initiator; `None`: its address handle is none.
+    /// The target of a request of a DC initiator. `None`: its address handle is stale.
     fn dc_target(&self, qp: &Qp, addr: &DcAddr) -> Option<DcTarget> {
         let ah = &self.ahs[self.ah_pool.check(addr.ah).ok()?];
         let DcAddr { dctn, key, .. } = *addr;
@@ -354,8 +354,8 @@ impl Common {
         (ah.live && ah.pd == qp.pd).then_some(DcTarget { peer, dctn, key })
     }
 
-    /// Tries the association of a DC initiator for a request: whether it is open, and for the
-    /// target that the request names. Notes the request's address if so.
+    /// Whether the association of a DC initiator serves a request: it is open, and its target is
+    /// the one that the request names. Notes the request's address if so.
     #[inline(always)]
     fn try_target(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
         let association = qp.association();
@@ -365,7 +365,7 @@ impl Common {
         association.named == (*addr, self.ahs_ended) || self.look_up_target(qp, addr)
     }
 
-    /// [`Common::try_target`] by the address handle, whose answer is noted.
+    /// As [`Common::try_target`], by a look-up of the address handle, whose result is noted.
     #[inline(never)]
     fn look_up_target(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
         let target = self.dc_target(qp, addr);
@@ -377,14 +377,14 @@ impl Common {
         same
     }
 
-    /// [`Common::try_target`] for a request that is to leave at once: nothing is owed to the
-    /// target, and the target has the association still.
+    /// As [`Common::try_target`], for a request that is to leave at once: no control message is
+    /// owed, and the target still has the association.
     #[inline(always)]
     pub(in crate::roce) fn try_association(&self, qp: &mut Qp, addr: &DcAddr, now: u64) -> bool {
         self.try_open_association(qp, addr) && !qp.association().is_stale(now)
     }
 
-    /// [`Common::try_association`], where it is known that the target has it.
+    /// As [`Common::try_association`], if it is known that the target has the association.
     #[inline(always)]
     pub(in crate::roce) fn try_open_association(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
         self.try_target(qp, addr) && !qp.association().asks
@@ -392,8 +392,8 @@ impl Common {
 }
 
 impl Conn<'_> {
-    /// Executes the request at the head of the queue, which has no target. False: it waits, and its
-    /// timer is armed.
+    /// Executes the request at the head of the queue, which has no target. False: the request
+    /// waits, and its timer is armed.
     fn execute_next(&mut self, now: u64, index: u32) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let wqe = *sq.at(index).header();
@@ -411,8 +411,8 @@ impl Conn<'_> {
         waits || self.qp.dci[0].wanted
     }
 
-    /// Whether the next request must wait: it is for another target than the present one, or this
-    /// one wants its context back.
+    /// Whether the next request must wait, because it is for another target than the present one,
+    /// or the present one wants its context back.
     #[inline(always)]
     pub(in crate::roce) fn must_change(&mut self, index: u32) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
@@ -420,8 +420,8 @@ impl Conn<'_> {
         !self.common.try_target(self.qp, &addr)
     }
 
-    /// The target has a context for this initiator.
-    fn opened(&mut self, now: u64, eth: &DcEth) {
+    /// Takes the target's ACCEPT: it has a context for this initiator.
+    fn take_accept(&mut self, now: u64, eth: &DcEth) {
         let qp = &mut *self.qp;
         qp.attr.dest_qp_num = eth.qpn;
         qp.attr.max_rd_atomic = qp.attr.max_rd_atomic.min(eth.depth);
@@ -437,8 +437,8 @@ impl Conn<'_> {
         self.count(|c| &mut c.dc_opened);
     }
 
-    /// The target makes no association.
-    fn refused(&mut self, now: u64, eth: &DcEth) {
+    /// Takes the target's refusal of an association.
+    fn take_refusal(&mut self, now: u64, eth: &DcEth) {
         let index = self.qp.conn.req.next;
         let association = self.qp.association();
         let dctn = u64::from(association.target.dctn);
@@ -467,9 +467,9 @@ impl Conn<'_> {
         }
     }
 
-    /// The target no longer knows the association: requests under way may have been executed or
-    /// not.
-    fn target_is_gone(&mut self, now: u64, eth: &DcEth) {
+    /// Takes the target's message that it does not know the association: requests under way may
+    /// have been executed or not.
+    fn take_gone(&mut self, now: u64, eth: &DcEth) {
         self.qp.association().phase = DcPhase::Leaving;
         let Some(index) = self.oldest_open() else { return };
         let dctn = u64::from(self.qp.association().target.dctn);
@@ -478,14 +478,14 @@ impl Conn<'_> {
         self.fail_request(now, index, status, cause, dctn, anew);
     }
 
-    /// The peer is silent. The association may be gone, so a DCI asks.
+    /// Makes a DCI ask a silent peer whether the association still exists.
     pub(in crate::roce) fn doubt_association(&mut self) {
         if self.qp.kind == QpKind::Dci {
             self.qp.association().asks = true;
         }
     }
 
-    /// The timer of a DCI: asks again, or gives up.
+    /// Asks again, or gives up, when the timer of a DCI runs.
     #[cold]
     pub(in crate::roce) fn on_dc_timer(&mut self, now: u64) {
         let association = self.qp.association();
@@ -507,7 +507,7 @@ impl Conn<'_> {
         self.wake_at(at);
     }
 
-    /// No target has answered in time: the request at the head fails.
+    /// Fails the request at the head, because no target has answered in time.
     fn give_up_opening(&mut self, now: u64) {
         let (timeout, retries) = (self.qp.conn.timeout_ns, u64::from(self.qp.attr.retry_cnt));
         let a = *self.qp.association();

@@ -29,13 +29,13 @@ fn control(dest_qpn: u32, psn: Psn) -> Run {
     Run::new(Class::Dc, PacketKind::DcControl, dest_qpn, psn)
 }
 
-/// Writes a control packet into a burst. False: it did not fit.
+/// Writes a control packet into a burst. False: the burst had no room.
 fn emit_control(tx: &mut TxBuf<'_>, run: &Run, eth: &DcEth) -> bool {
     let bytes = eth.bytes();
     let (mtu, payload) = (256, DcEth::LEN as u32);
     let what = Emission { run, mtu, payload, ack_each_burst: false };
     let fill = |_, to: &mut [u8], state: Option<u32>| {
-        // Shorter than what is summed in the pass of the copy.
+        // The packet is shorter than those that are summed while they are copied.
         debug_assert!(state.is_none());
         to.copy_from_slice(&bytes);
         Ok::<u32, Infallible>(0)
@@ -84,7 +84,7 @@ impl Transport {
         }
     }
 
-    /// [`Transport::transmit`] for kinds whose peer the program does not name.
+    /// As [`Transport::transmit`], for kinds whose peer the program does not name.
     #[inline(never)]
     pub(super) fn transmit_unfixed(
         &mut self,
@@ -101,7 +101,7 @@ impl Transport {
         }
     }
 
-    /// How the next packet of such a queue pair will travel.
+    /// The path of the next packet of a queue pair whose peer the program does not name.
     #[inline(never)]
     pub(super) fn next_unfixed_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         match self.qps[qi].kind {
@@ -117,8 +117,8 @@ impl Transport {
         self.peers.get(self.qps[qi].conn.peer as usize).map(|p| p.path)
     }
 
-    /// Sends a control packet of a queue pair to a peer, by index. `None`: it has left, or the path
-    /// to the peer is lost.
+    /// Sends a control packet of a queue pair to a peer, by index. `None`: the packet has left, or
+    /// the path to the peer is lost.
     fn send_control(
         &mut self,
         qi: usize,

@@ -1,5 +1,5 @@
-//! The target: takes associations into its contexts, refuses others, and answers for those that it
-//! does not know.
+//! The target: takes associations into its contexts, refuses others, and answers packets of
+//! associations that it does not know.
 
 use super::contexts::{Context, Reply};
 use super::{control, Sent, Transport};
@@ -15,10 +15,10 @@ use crate::verbs::NONE;
 use crate::wire::dceth::{refusal, DcEth, DcMessage};
 use crate::wire::{mtu_bytes, Psn};
 
-/// Contexts that one initiator may have: that of its present association, and one that a late
-/// OPEN has made.
+/// Most contexts of one initiator: that of its present association, and one that a late OPEN has
+/// made.
 const CONTEXTS_EACH: usize = 2;
-/// An initiator is asked for its context at most once in this time.
+/// Shortest time between two messages by which an initiator is asked for its context.
 const RECLAIM_INTERVAL_NS: u64 = 1_000_000;
 /// Time in microseconds that an initiator without a context is told to wait: a round trip, in which
 /// another initiator gives up its own.
@@ -27,13 +27,13 @@ const BUSY_US: u32 = 100;
 const LEASE_MIN_MS: u32 = 1_000;
 const LEASE_MAX_MS: u32 = 60_000;
 
-/// Whether two keys are equal, in a time that does not tell where they differ.
+/// Whether two keys are equal. The time that this takes does not depend on where they differ.
 fn is_same_key(a: u64, b: u64) -> bool {
     core::hint::black_box(a ^ b) == 0
 }
 
 impl Transport {
-    /// Takes the OPEN of an initiator to a DCT. False: it is dropped.
+    /// Takes the OPEN of an initiator to a DCT. False: the OPEN is dropped.
     pub(super) fn take_open(
         &mut self,
         s: &Shared,
@@ -48,7 +48,7 @@ impl Transport {
         if eth.version != DcEth::VERSION {
             return self.reply(dct, from, back, refuse(refusal::VERSION, 0));
         }
-        // Before the key is known to be right nothing is made or kept for the sender.
+        // Nothing is made or kept for the sender before its key is known to be right.
         if !is_same_key(eth.word, self.qps[dct].init.dc_key) {
             self.conn(s, dct).count(|c| &mut c.dc_refused_key);
             return self.dc.take_key_refusal(now)
@@ -58,7 +58,7 @@ impl Transport {
             c.dct == dct as u32 && c.id == eth.id && c.gid == from.gid && c.qpn == eth.qpn
         };
         if let Some(at) = self.dc.list.iter().position(known) {
-            // It asks again, or whether the association is still there.
+            // The initiator asks again, or asks whether the association still exists.
             let context = &mut self.dc.list[at];
             context.owes = Some(DcMessage::Accept);
             context.since = now;
@@ -85,7 +85,8 @@ impl Transport {
         true
     }
 
-    /// A context for one more initiator. `None`: none is free; one is asked for.
+    /// Chooses a context for one more initiator. `None`: none is free, and an initiator is asked
+    /// for its own.
     fn choose_context(
         &mut self,
         s: &Shared,
@@ -105,8 +106,8 @@ impl Transport {
             }
             let qp = &self.qps[context.qi as usize];
             if context.is_free() {
-                // One that holds a receive request of this SRQ comes first, one that holds a
-                // request of another last.
+                // A context that holds a receive request of this SRQ comes first, one that holds a
+                // request of another SRQ last.
                 let holds = match qp.conn.resp.recv.taken {
                     true if qp.srq == srq => 0,
                     false => 1,
@@ -126,7 +127,8 @@ impl Transport {
                 && context.owes.is_none()
                 && now >= context.reclaim_at
             {
-                // An idle one is preferred; any other ends its requests first.
+                // An idle context is preferred, because the initiator of any other ends its
+                // requests first.
                 wanted = wanted.max(Some((is_idle, silence, at)));
             }
         }
@@ -147,8 +149,8 @@ impl Transport {
         None
     }
 
-    /// Makes a free context that of an initiator. False: there is no record left for its address,
-    /// or the context cannot be had now.
+    /// Gives a free context to an initiator. False: no record is left for the initiator's address,
+    /// or the context cannot be used now.
     #[allow(clippy::too_many_arguments)] // who, for whom, and what it asked for
     fn bind_context(
         &mut self,
@@ -210,7 +212,7 @@ impl Transport {
         qp.conn.resp.epsn = run.psn;
         qp.conn.resp.ack_psn = run.psn.prev();
         self.conn(s, qi).begin_acks();
-        self.common.begun = self.common.begun.wrapping_add(1);
+        self.common.connections_begun = self.common.connections_begun.wrapping_add(1);
         self.conn(s, qi).set_state(qp_state::RTR);
         self.common.ready.set(qi);
         true
@@ -234,8 +236,8 @@ impl Transport {
         true
     }
 
-    /// The record of the address that a control packet came from, with one more user. `None`: there
-    /// is no free one.
+    /// The record of the address from which a control packet came, with one more user. `None`: no
+    /// record is free.
     fn peer_of_origin(&mut self, dct: usize, from: &Origin) -> Option<(u32, bool)> {
         let (local, ah) = (self.common.local, self.qps[dct].attr.ah);
         let addr = PeerAddr {
@@ -248,14 +250,14 @@ impl Transport {
         };
         let path = match from.path {
             Path::Loopback => Path::Loopback,
-            // The way back over a link is another link, which need not be there yet.
+            // The way back over a link is another link, which may not exist yet.
             Path::Port | Path::Link(_) | Path::Lost => Path::Port,
         };
         let peer = self.peer_join(addr, path)?;
         Some((peer, path == Path::Loopback))
     }
 
-    /// The association ends. False: the context is of another.
+    /// Ends an association. False: the context is of another one.
     pub(super) fn take_close(
         &mut self,
         s: &Shared,
@@ -274,8 +276,8 @@ impl Transport {
         true
     }
 
-    /// Queues an answer of a DCT that belongs to no context, or of a DCI to a context that is not
-    /// that of its association. False: it finds no place.
+    /// Queues an answer that belongs to no context: of a DCT, or of a DCI to a context that is not
+    /// that of its association. False: the answer finds no place.
     pub(super) fn reply(&mut self, qi: usize, from: &Origin, run: Run, eth: DcEth) -> bool {
         if self.dc.replies.is_full() {
             return false;
@@ -287,7 +289,7 @@ impl Transport {
         true
     }
 
-    /// The next such answer of a queue pair, by its place.
+    /// The place of the next such answer of a queue pair.
     fn next_reply(&self, qi: usize) -> Option<usize> {
         self.dc.replies.iter().position(|reply| reply.of == qi as u32)
     }
@@ -305,13 +307,13 @@ impl Transport {
         Sent::Idle
     }
 
-    /// How the next of them will travel.
+    /// The path of the next of these answers.
     pub(super) fn next_reply_path(&self, dct: usize) -> Option<Path> {
         let at = self.next_reply(dct)?;
         self.peers.get(self.dc.replies[at].peer as usize).map(|p| p.path)
     }
 
-    /// [`Transport::transmit`] for a context: the control message that it owes, then its answers.
+    /// As [`Transport::transmit`], for a context: the owed control message, then its answers.
     pub(super) fn transmit_context(
         &mut self,
         s: &Shared,

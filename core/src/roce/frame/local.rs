@@ -2,10 +2,10 @@
 //! step.
 //!
 //! The initiator follows the rules of single requests, the target those of single messages
-//! (`Conn::accept_single`) or of READ requests (`Conn::read_for`); no frame is written. Accepting
-//! it acknowledges it, so nothing stays outstanding, and no clock is read. If a check fails,
-//! nothing has changed, and the request takes the general path. `core/tests/engine/shapes/local.rs`
-//! runs both over the same requests and compares the results.
+//! (`Conn::accept_single`) or of READ requests (`Conn::read_answer_bytes`); no frame is written. A
+//! request that is accepted is acknowledged, so nothing stays outstanding, and no clock is read. If
+//! a check fails, nothing has changed, and the request takes the general path.
+//! `core/tests/engine/shapes/local.rs` runs both over the same requests and compares the results.
 
 use core::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::ring::EngineConsumer;
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::rules::ack::refill_retries;
-use crate::roce::rules::complete::{prepare, Left};
+use crate::roce::rules::complete::{prepare, InFlight};
 use crate::roce::rules::cq::CqSide;
 use crate::roce::rules::send::{class_of_singles, Charge, Departed, Eligible};
 use crate::roce::run::Run;
@@ -27,12 +27,12 @@ use crate::verbs::types::{send_flags, wc_opcode, wc_status::SUCCESS, wr_opcode};
 use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::wire::{packet_bytes, Opcode, PacketKind, Psn};
 
-/// Longest request without a slot whose bytes pass over the stack. The engine's room for a packet
-/// would move from core to core with each such request of two threads.
+/// Longest request without a slot whose bytes pass over the stack. With requests of two threads the
+/// engine's room for a packet would move from core to core each time.
 const SHORT: usize = 64;
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle. `kind`:
-/// what it must be.
+/// the kind that the QP must be of.
 #[inline(always)]
 fn is_local(qp: &Qp, kind: QpKind) -> bool {
     qp.conn.loopback && qp.kind == kind && qp.conn.resp.holds() == 0 && !qp.conn.resp.ack_owed
@@ -116,7 +116,7 @@ impl Transport {
         if qp.has_begun(index) {
             return false;
         }
-        // The code below checks that the context is still that of this association.
+        // Below it is checked that the context is still that of this association.
         if DC && !common.try_open_association(qp, &DcAddr::read(slot.tail())) {
             return false;
         }
@@ -160,9 +160,9 @@ impl Transport {
         true
     }
 
-    /// Executes one SEND or WRITE of the RC QP at an index, which has no slot of the send queue, as
-    /// [`Transport::try_local`] does one that has. False: it is to be posted, and no state has
-    /// changed.
+    /// Executes one SEND or WRITE of the RC QP at an index without a slot of the send queue, as
+    /// [`Transport::try_local`] does one with a slot. False: no state has changed, and the caller
+    /// posts the request.
     ///
     /// `scratch`, `WRITE`: as there.
     #[inline(always)]
@@ -175,9 +175,8 @@ impl Transport {
     ) -> bool {
         let Single { wr_id, sge, inline, signaled, .. } = *request;
         let Transport { qps, nobody: peer, common, .. } = self;
-        // A QP that is connected to itself takes a slot.
-        // One by one: the compiler makes branches of these, and values of conditions that are
-        // combined.
+        // A QP that is connected to itself takes a slot. Conditions that stand one by one become
+        // branches; the compiler computes combined ones as values.
         let Some(to) = qps.get(qi).map(|qp| qp.attr.dest_qp_num) else { return false };
         let Some(bi) = common.qp_of(to) else { return false };
         let Some((qp, b)) = qps.pair_mut(qi, bi) else { return false };
@@ -218,7 +217,7 @@ impl Transport {
 
         let mut a = Conn { qi, qp, q, peer, s, common };
         let (bytes, charge) = (size as u64, Charge::Free);
-        a.answered_at_once(&Departed { psn, psns: 1, packets: 1, bytes, charge }, ACK_BYTES);
+        a.note_answered(&Departed { psn, psns: 1, packets: 1, bytes, charge }, ACK_BYTES);
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: sge.length.into(), flags, ..SendWqe::default() };
         let code =
@@ -232,7 +231,7 @@ impl Transport {
         true
     }
 
-    /// [`Transport::pass_single`] of anything but a WRITE without immediate data.
+    /// As [`Transport::pass_single`], for all but a WRITE without immediate data.
     #[inline(never)]
     pub(crate) fn pass_send(
         &mut self,
@@ -289,7 +288,7 @@ impl Transport {
         let Some(mut b) = b else { return false };
         // If the copy into the requester's memory fails half way, the general path repeats it and
         // reports the failure.
-        if !b.read_for(&run, bytes)
+        if !b.read_answer_bytes(&run, bytes)
             || b.common.memory.providers.put(into.addr, bytes) != Access::Ready
         {
             return false;
@@ -307,8 +306,8 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// Accepts a message of one packet, and sends its ACK. False: it is for the general path, and
-    /// no state has changed. `DC`, `bytes`: as [`Conn::accept_single`].
+    /// Accepts a message of one packet, and acknowledges it. False: no state has changed, and the
+    /// general path takes the message. `DC`, `bytes`: as [`Conn::accept_single`].
     #[inline(always)]
     fn accept_at_once<const DC: bool>(&mut self, run: &Run, bytes: usize, payload: &[u8]) -> bool {
         if !self.accept_single::<DC, false>(run, bytes, payload) {
@@ -319,17 +318,18 @@ impl Conn<'_> {
         true
     }
 
-    /// A request has left, and its answer of so many bytes has come: nothing is in flight.
+    /// Notes that a request has left and that its answer of so many bytes has come, so that nothing
+    /// is in flight.
     #[inline(always)]
-    fn answered_at_once(&mut self, sent: &Departed, answer: u64) {
+    fn note_answered(&mut self, sent: &Departed, answer: u64) {
         self.note_sent::<true>(sent);
         self.count_received(1, answer);
         self.qp.conn.req.una_psn = self.qp.conn.req.max_psn;
         refill_retries(self.qp);
     }
 
-    /// The only request of the send queue, at a ring index, has been executed by its peer: it is
-    /// acknowledged and, if signaled, completed. `answer`: bytes of the peer's packet.
+    /// Ends the only request of the send queue, at a ring index, which the peer has executed:
+    /// acknowledges and, if it is signaled, completes it. `answer`: bytes of the peer's packet.
     #[inline(always)]
     fn end_local(
         &mut self,
@@ -339,15 +339,15 @@ impl Conn<'_> {
         answer: u64,
         code: u32,
     ) {
-        self.answered_at_once(sent, answer);
+        self.note_answered(sent, answer);
         let (s, common) = (self.s, &mut *self.common);
         let slot = sq.at(index);
         let (wqe, scq) = (slot.header(), self.qp.scq);
         if let Some(ending) = prepare(s, &common.key, &mut common.cqs, scq, wqe, code, SUCCESS) {
-            ending.finish(s, self.qp, sq, Left::NothingKept, None);
+            ending.finish(s, self.qp, sq, InFlight::NothingAndClear, None);
             return;
         }
-        // It has ended, and waits for room in its CQ as any other request.
+        // The request has ended, and waits for room in its CQ as any other.
         let ws = self.qp.wqe(index);
         (ws.started, ws.psn, ws.npkts, ws.done) = (true, sent.psn, 1, true);
         let next = index.wrapping_add(1);

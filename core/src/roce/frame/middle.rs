@@ -4,9 +4,9 @@
 //! Why that is allowed, and only here:
 //!
 //! - The place follows from the WRITE's first packet, whose ICRC was right, or from the READ's own
-//!   request, and not from this packet. Bytes of a damaged one are where the WRITE or READ has yet
-//!   to put its own, and the packet that is sent in its stead puts them there: the expected PSN has
-//!   not moved.
+//!   request, and not from this packet. Bytes of a damaged packet lie where the WRITE or READ has
+//!   yet to put its own. The packet that is sent in its stead puts them there, because the expected
+//!   PSN has not moved.
 //! - Until a WRITE or READ is complete, nobody may rely on what its memory holds. Programs that
 //!   poll memory wait for the last bytes of a message, so LAST and ONLY are checked first.
 //! - Memory of another kind than the host's has no such pass.
@@ -65,7 +65,7 @@ impl Transport {
         }
         c.count_received(1, packet.len() as u64);
         match read {
-            Some(read) => c.answer_placed(now(), read, &run, len),
+            Some(read) => c.note_answer_placed(now(), read, &run, len),
             None => c.accept(now(), &run, payload),
         }
         c.qp.learn_port(from.port);

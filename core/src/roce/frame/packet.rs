@@ -1,9 +1,9 @@
 //! Single requests and messages as RoCEv2 packets.
 //!
-//! A packet is written into the port's buffer, handed over, and then recorded in the QP's state,
-//! while the peer already handles it. The ACK that a QP owes goes
-//! behind its request as the shorter last segment of the same burst.
-//! `core/tests/engine/shapes/single.rs` compares this with the general path, burst by burst.
+//! A packet is written into the port's buffer, passed to the port, and then recorded in the QP's
+//! state, while the peer already handles it. The ACK that a QP owes goes behind its request as the
+//! shorter last segment of the same burst. `core/tests/engine/shapes/single.rs` compares this with
+//! the general path, burst by burst.
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
@@ -24,16 +24,16 @@ const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
 pub trait Packets {
     /// Room for a burst, and the flow of the port's connected socket; `None`: no room now.
     fn begin(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)>;
-    /// Hands over the first `len` bytes of the room, packets of `seg` bytes of which the last may
-    /// be shorter. `is_own`: they are signed for the flow of the connected socket. Returns the
-    /// time.
+    /// Sends the first `len` bytes of the room: packets of `seg` bytes, of which the last may be
+    /// shorter. `is_own`: their ICRCs are those of the connected socket's flow. Returns the time.
     fn commit(&mut self, to: &PeerAddr, len: usize, seg: usize, is_own: bool) -> u64;
 }
 
 impl Transport {
     /// Sends the only waiting request of the QP at an index, and behind it the ACK that the QP
     /// owes, if the request is single and goes through the port. Returns the time. `None`: nothing
-    /// has changed. `DC`: the QP is a DCI, and the clock is read before; else it is RC.
+    /// has changed. `DC`: the QP is a DCI, for which the clock is read before the packet; else it
+    /// is RC.
     #[inline(always)]
     pub(crate) fn send_packet<const DC: bool, P: Packets>(
         &mut self,
@@ -46,7 +46,7 @@ impl Transport {
         let (buf, own) = port.begin()?;
         let (prepared, is_own) = c.write_packet::<DC>(buf, clock, own)?;
         let now = port.commit(&c.peer.addr, prepared.len, prepared.bytes as usize, is_own);
-        c.single_left(&prepared);
+        c.note_single_sent(&prepared);
         c.note_reply();
         if let Some(association) = c.qp.dci.first_mut() {
             association.used_at = now;
@@ -57,8 +57,8 @@ impl Transport {
     }
 
     /// Takes a packet from the port, its ICRC checked, if it is a single message in order, or an
-    /// ACK that ends all requests in flight, each single. False: nothing has changed. `DC`: it is
-    /// of DC.
+    /// ACK that ends all requests in flight, each single. False: nothing has changed. `DC`: the
+    /// packet is of DC.
     pub(crate) fn take_packet<const DC: bool>(
         &mut self,
         s: &Shared,
@@ -93,7 +93,7 @@ impl Transport {
                 payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });
             let ended = acked && c.end_singles_through(now, run.psn);
             if ended {
-                c.single_ended();
+                c.note_single_ended();
             }
             ended
         } else {
@@ -107,9 +107,9 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// Writes the only waiting request into `buf`, and behind it the owed ACK. Changes nothing
-    /// else, but that the request has begun, if there is a result. Also returns whether it is
-    /// signed for `own`, the flow of the port's connected socket.
+    /// Writes the only waiting request into `buf`, and behind it the owed ACK. If there is a result
+    /// the request has begun; nothing else changes. Also returns whether the ICRC is that of `own`,
+    /// the flow of the port's connected socket.
     #[inline(always)]
     fn write_packet<const DC: bool>(
         &mut self,
@@ -127,7 +127,7 @@ impl Conn<'_> {
             return None;
         }
         let wqe = slot.header();
-        // With this many requests in flight it is batched with later ones.
+        // With this many requests in flight the request is batched with later ones.
         if index.wrapping_sub(qp.conn.req.acked) >= qp.conn.req.deep() {
             return None;
         }

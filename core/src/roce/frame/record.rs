@@ -1,6 +1,6 @@
 //! Single requests and messages as records of a link, and the ACK beside them.
 //!
-//! A single message is written, handed over and recorded in one step, and accepted in one step; the
+//! A single message is written, published and recorded in one step, and accepted in one step. The
 //! general path takes everything else. State, counters and bytes are as the general path leaves
 //! them: `core/tests/engine/shapes/single.rs` runs both over the same requests and compares them.
 
@@ -27,8 +27,8 @@ const HEAD_MEMORY: usize = HEAD_MIN + 16;
 const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
 const _: () = assert!(WRITES == 8);
 
-/// What the first record of a frame is taken for. Of each shape the compiler makes a function,
-/// which checks that the record is of this shape.
+/// The shape that the first record of a frame seems to have. The compiler makes a function of each
+/// shape, which checks that the record has it.
 pub mod shape {
     /// A SEND, and maybe an ACK beside it.
     pub const SEND: u8 = 0;
@@ -56,13 +56,13 @@ pub trait Links {
 
 /// A frame in the room that was given with it.
 pub trait Frame {
-    /// Hands over its first `len` bytes. Returns the address of the place for the next frame, for
+    /// Publishes its first `len` bytes. Returns the address of the place for the next frame, for
     /// [`crate::mem::host::expect_write`]; 0: not known.
     fn commit(self, len: usize) -> u64;
 }
 
 #[inline(always)]
-fn padded(len: usize) -> usize {
+fn padded_len(len: usize) -> usize {
     (len + RECORD_ALIGN - 1) & !(RECORD_ALIGN - 1)
 }
 
@@ -70,10 +70,10 @@ impl Transport {
     /// Sends the only waiting request of the QP at an index over its link, and behind it the ACK
     /// that the QP owes, if the request is single. The ACK timer is armed at the next read of the
     /// clock ([`Transport::arm_deferred_timer`]), because mostly the ACK comes before. At most one
-    /// QP is deferred: `clock` is read at once if another one is, or if the timer is `wanted` now.
-    /// False: nothing has changed.
+    /// QP is deferred: `clock` is read at once if another QP is deferred, or if the timer is
+    /// `wanted` now. False: nothing has changed.
     ///
-    /// `DC`: the QP is a DCI, and the clock is read always; else it is RC.
+    /// `DC`: the QP is a DCI, for which the clock is always read; else it is RC.
     #[inline(always)]
     pub(crate) fn send_single<const DC: bool, L: Links>(
         &mut self,
@@ -89,7 +89,7 @@ impl Transport {
         };
         let next = frame.commit(prepared.len);
         c.q.next_frame.store(next, Ordering::Relaxed);
-        c.single_left(&prepared);
+        c.note_single_sent(&prepared);
         if DC {
             c.qp.association().used_at = now;
         }
@@ -106,10 +106,10 @@ impl Transport {
     }
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a single
-    /// message in order, or the ACK of single requests; also the ACK beside a message.
-    /// `w`: the first words of `rest`. `receipts`: those of the link. Returns the bytes
-    /// taken; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK beside the message was taken.
-    /// `DC`: it is a record of DC. `SHAPE`: its [`shape`].
+    /// message in order, or the ACK of single requests; also the ACK beside a message. `w`: the
+    /// first words of `rest`. `receipts`: those of the link. Returns the bytes taken; 0: nothing
+    /// has changed; [`ACK_BESIDE`]: only the ACK beside the message was taken. `DC`: the record is
+    /// of DC. `SHAPE`: its [`shape`].
     #[inline(never)]
     pub(crate) fn take_record<const DC: bool, const SHAPE: u8, W: Words>(
         &mut self,
@@ -133,22 +133,23 @@ impl Transport {
         }
         let (is_ack, is_write) = (SHAPE == shape::ACK, SHAPE == shape::WRITE);
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
-        let end = head + padded(len);
+        let end = head + padded_len(len);
         let message =
             op.0 & !1 == if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0;
         if !is_ack && (!message || end > rest.len()) {
             return 0;
         }
-        // The ACK beside a message comes first: the peer received before it sent. So a program with
-        // one CQ for both queues sees its own request complete before the peer's reply, as with a
-        // NIC. Beside a short message the ACK lies among the first words.
+        // The ACK beside a message is taken first, because the peer received before it sent. So a
+        // program with one CQ for both queues sees its own request complete before the peer's
+        // reply, as with a NIC. Beside a short message the ACK lies among the first words.
         let psn = match is_ack {
-            true => acked(Head { op, ..h }),
-            // No queue pair of DC sends both.
+            true => acked_psn(Head { op, ..h }),
+            // No queue pair of DC sends a message and an ACK.
             false if DC => None,
             false => ack_beside(w, base[1] as u32, end, rest.len()),
         };
-        // No closure: the compiler may not inline one that is called once in each shape.
+        // This is no closure, because the compiler may not inline one that is called once in each
+        // shape.
         let acked = match psn {
             Some(psn) => c.end_singles_through(now, psn),
             None => false,
@@ -181,12 +182,12 @@ impl Transport {
             } else if !acked {
                 return 0;
             } else {
-                c.single_ended();
+                c.note_single_ended();
                 return ACK_BESIDE;
             }
         }
         if acked {
-            c.single_ended();
+            c.note_single_ended();
             taken += HEAD_MIN;
         }
         taken
@@ -194,9 +195,8 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// Writes the only waiting request, and the owed ACK, into room of its link. Changes nothing
-    /// else, but that the request has begun, if there is a result. Returns the time as well, of DC
-    /// only.
+    /// Writes the only waiting request, and the owed ACK, into room of its link. If there is a
+    /// result the request has begun; nothing else changes. Returns the time as well, for DC only.
     #[inline(always)]
     fn write_single<'p, const DC: bool, L: Links>(
         &mut self,
@@ -219,7 +219,7 @@ impl Conn<'_> {
         }
         let payload = wqe.length as u32;
         let len = payload as usize;
-        let behind = head + padded(len);
+        let behind = head + padded_len(len);
         let (room, frame) = links.begin(link)?;
         let record = room.get_mut(..behind + HEAD_MIN)?;
         match record[head..].first_chunk_mut() {
@@ -228,7 +228,7 @@ impl Conn<'_> {
             _ if len > 0 => {
                 let body = &mut record[head..head + len];
                 let of = TransferId::request(qp.qpn, index, 0);
-                // Of its own for this call, which needs its address.
+                // A copy for this call, which needs its address.
                 let apart = slot;
                 // A fetch that slow memory begins here continues for the general path.
                 gather(&self.common.memory, qp.pd, &apart, body, of)?;
@@ -275,8 +275,8 @@ fn gather(
 }
 
 /// Offset of the ACK in a frame that holds one single message, which takes a receive request, and
-/// that ACK. `w`: the first words of the frame; `len`: its bytes. The reader takes that ACK first,
-/// as [`Transport::take_record`] does if the ACK lies among the words.
+/// that ACK. `w`: the first words of the frame; `len`: its bytes. The reader takes the ACK first,
+/// as [`Transport::take_record`] does if the ACK is among the words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
     let h = Head::from_words(w);
@@ -286,18 +286,19 @@ pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
         // A WRITE completes nothing at its target, so the order does not matter.
         _ => return None,
     };
-    let end = head + padded(h.payload as usize);
+    let end = head + padded_len(h.payload as usize);
     (end.checked_add(HEAD_MIN) == Some(len)).then_some(end)
 }
 
 /// Whether a record is a plain ACK, by its first words.
 #[inline(always)]
 pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
-    acked(Head::from_words(w)).is_some()
+    acked_psn(Head::from_words(w)).is_some()
 }
 
 /// Whether a record seems to be of DC, and the [`shape`] that it seems to have, by the first of its
-/// words. They choose the function that reads it, and checks that. `None`: it has none.
+/// words. They choose the function that reads the record and checks both. `None`: the record has no
+/// shape.
 #[inline(always)]
 pub fn shape_of(w: impl Words) -> Option<(bool, u8)> {
     let op = Head::from_base([w.word(0), 0, 0]).op;
@@ -314,8 +315,8 @@ pub fn shape_of(w: impl Words) -> Option<(bool, u8)> {
     }
 }
 
-/// The PSN of the plain ACK for the same queue pair, by the word of its QPN, in the record at `at`,
-/// behind a message; `None`: it is another record, or lies beyond the words.
+/// The PSN of the plain ACK in the record at `at`, behind a message, for the same queue pair
+/// (`qpn`: the word of its QPN). `None`: the record is another one, or lies beyond the words.
 #[inline(always)]
 fn ack_beside(w: impl Words, qpn: u32, at: usize, len: usize) -> Option<Psn> {
     let end = at + HEAD_MIN;
@@ -323,12 +324,12 @@ fn ack_beside(w: impl Words, qpn: u32, at: usize, len: usize) -> Option<Psn> {
         return None;
     }
     let base = [w.word(at / 8), w.word(at / 8 + 1), w.word(at / 8 + 2)];
-    (base[1] as u32 == qpn).then(|| acked(Head::from_base(base))).flatten()
+    (base[1] as u32 == qpn).then(|| acked_psn(Head::from_base(base))).flatten()
 }
 
-/// The PSN of a plain ACK, by the head of its record; `None`: another record.
+/// The PSN of a plain ACK, by the head of its record. `None`: the record is no plain ACK.
 #[inline(always)]
-fn acked(h: Head) -> Option<Psn> {
+fn acked_psn(h: Head) -> Option<Psn> {
     let plain = h.op == Opcode::RC_ACK && h.flags == WHOLE && h.payload == 0 && h.n == 1;
     // IBTA 9.7.7.2, taken
     (plain && matches!(Syndrome::parse(h.syndrome), Syndrome::Ack { .. })).then_some(h.psn)

@@ -2,7 +2,7 @@
 //! single message.
 
 use super::cq::CqSide;
-use super::recv::{note_left, recv_queue};
+use super::recv::{note_remaining, recv_queue};
 use crate::mem::{Access, KeyError, RegisteredMemory, Target};
 use crate::roce::conn::Conn;
 use crate::roce::run::Run;
@@ -15,7 +15,7 @@ use crate::verbs::NONE;
 use crate::wire::PacketKind;
 
 impl Resp {
-    /// The next `psns` PSNs were accepted; a message `ends` with them. NAKs about them are void.
+    /// Accepts the next `psns` PSNs. `ends`: a message ends with them. NAKs about them are void.
     #[inline(always)]
     pub(in crate::roce) fn advance(&mut self, psns: u32, ends: bool) {
         self.epsn = self.epsn.add(psns);
@@ -25,7 +25,7 @@ impl Resp {
         self.forget_naks();
     }
 
-    /// All that was accepted may be acknowledged: none of it waits for slow memory.
+    /// Lets everything that was accepted be acknowledged, because none of it waits for slow memory.
     #[inline(always)]
     pub(in crate::roce) fn acknowledge_all(&mut self) {
         self.ack_psn = self.epsn.prev();
@@ -40,8 +40,8 @@ impl Qp {
         self.attr.qp_access_flags & access::REMOTE_WRITE != 0
     }
 
-    /// The memory that the peer names, where its key gives a right (`access`) to it in a PD. The
-    /// key is looked up for every packet: it may end on the way.
+    /// The memory that the peer names, if its key gives the right (`access`) to it in a PD. The key
+    /// is looked up for every packet, because it may end between two.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // the parts of a RETH, and who asks
     pub(in crate::roce) fn remote_target(
@@ -100,7 +100,7 @@ impl Qp {
         Wc { wr_id, status, opcode, vendor_err, qp_num: self.wc_qpn, ..Wc::default() }
     }
 
-    /// The cause that goes with the status of a completion.
+    /// The cause for a completion of a status.
     #[inline(always)]
     pub(in crate::roce) fn vendor_err(&self, status: u32) -> u32 {
         match status {
@@ -131,7 +131,7 @@ impl Conn<'_> {
     ) -> bool {
         let receives = run.kind != PacketKind::Write || run.has_imm;
         // Mostly the thread that runs the engine polls the CQ. The other case is a call of its own,
-        // so that its values do not crowd those of this one out of the registers.
+        // so that the values of this one stay in registers.
         let taken = match !receives || self.hands_over() {
             true => self.accept_single::<DC, true>(run, bytes, payload),
             false => self.reborrow().accept_into_cq::<DC>(&Run { ..*run }, bytes, payload),
@@ -149,7 +149,7 @@ impl Conn<'_> {
         cq.is_some_and(|cq| self.common.handoff.is_open(cq))
     }
 
-    /// [`Conn::accept_single`] of a message whose completion goes into the CQ.
+    /// As [`Conn::accept_single`], for a message whose completion goes into the CQ.
     #[cold]
     #[inline(never)]
     fn accept_into_cq<const DC: bool>(mut self, run: &Run, bytes: usize, payload: &[u8]) -> bool {
@@ -195,7 +195,7 @@ impl Conn<'_> {
             }
             let mut cq = None;
             if !POLLED {
-                cq = CqSide::to_reserve(self.s, &common.key, &mut common.cqs, qp.rcq);
+                cq = CqSide::find_reservable(self.s, &common.key, &mut common.cqs, qp.rcq);
                 if cq.is_none() {
                     return false;
                 }
@@ -227,7 +227,7 @@ impl Conn<'_> {
             }
             rq.release(1);
             if DC {
-                note_left(self.s, &mut common.srqs, srq, rq.ready());
+                note_remaining(self.s, &mut common.srqs, srq, rq.ready());
             }
             let src_qp = if DC { qp.src_qp() } else { 0 };
             let wc = qp.recv_completion(wr_id, run, len as u32, src_qp);

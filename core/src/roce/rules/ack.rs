@@ -17,8 +17,8 @@ pub struct AckQueue {
     pending: Few,
     /// When the first of them must leave, ns; `u64::MAX`: none is pending.
     flush_at: u64,
-    /// The QP that owes an ACK to another QP of this engine. The sender's next look is a few
-    /// instructions away, so this ACK does not go through `ready`.
+    /// The QP that owes an ACK to another QP of this engine. The sender looks for it a few
+    /// instructions later, so this ACK does not go through `ready`.
     local: Option<usize>,
     /// Where pending ACKs to peers behind the port leave their receipts, if this process can leave
     /// any. Links have receipts of their own.
@@ -26,7 +26,7 @@ pub struct AckQueue {
 }
 
 impl AckQueue {
-    /// None is owed.
+    /// A queue without ACKs.
     pub(crate) fn new(pending: Bitmap) -> AckQueue {
         AckQueue { pending: Few::new(pending), flush_at: u64::MAX, local: None, receipts: None }
     }
@@ -43,8 +43,8 @@ impl AckQueue {
         self.pending.get(qi)
     }
 
-    /// Removes a QP from the pending ones. When none is left, clears `flush_at`: otherwise the next
-    /// ACK would inherit an old deadline, and leave ahead of the program's reply.
+    /// Removes a QP from the pending ones. When none is left, clears `flush_at`, because the next
+    /// ACK would inherit the old deadline and leave ahead of the program's reply.
     #[inline(always)]
     pub(in crate::roce) fn forget(&mut self, qi: usize) {
         self.pending.clear(qi);
@@ -70,9 +70,10 @@ impl AckQueue {
 }
 
 impl Conn<'_> {
-    /// The responder has accepted `packets` packets of its peer; `asked`: the last of them asks for
-    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or `ack_after` packets, which are bounds of
-    /// our own. Within the engine it leaves at once: it is no packet, so waiting saves nothing.
+    /// Owes an ACK for `packets` packets of the peer that the responder has accepted. `asked`: the
+    /// last of them asks for an ACK. The ACK leaves after [`ACK_DELAY_NS`] or `ack_after` packets,
+    /// which are bounds of our own. Within the engine it leaves at once: it takes no packet, so
+    /// that waiting saves nothing.
     #[inline(always)]
     pub(in crate::roce) fn owe_ack(&mut self, now: u64, packets: u32, asked: bool) {
         let (resp, qi) = (&mut self.qp.conn.resp, self.qi);
@@ -104,10 +105,11 @@ impl Conn<'_> {
         }
     }
 
-    /// A connection begins. Over a link an ACK may wait: a receipt outlives this process. Through
-    /// the port it waits only if the program is known to reply. Otherwise it leaves in the round
-    /// that took the message, before the program has its completion. The program may end next, and
-    /// a peer on another host cannot read the receipt.
+    /// Sets when ACKs of a connection that begins may wait. Over a link an ACK may wait, because a
+    /// receipt outlives this process. Through the port it waits only if the program is known to
+    /// reply. Otherwise it leaves in the round that took the message, before the program has its
+    /// completion, because the program may end next, and a peer on another host cannot read the
+    /// receipt.
     pub(crate) fn begin_acks(&mut self) {
         if let Some(receipts) = self.common.acks.receipts {
             receipts.forget(self.qp.qpn);
@@ -117,8 +119,8 @@ impl Conn<'_> {
         self.qp.conn.resp.acked_alone = false;
     }
 
-    /// An ACK leaves without a request of the program.
-    pub(in crate::roce) fn acked_alone(&mut self) {
+    /// Notes that an ACK leaves without a request of the program.
+    pub(in crate::roce) fn note_ack_alone(&mut self) {
         if self.peer.path == Path::Port {
             let resp = &mut self.qp.conn.resp;
             (resp.ack_after, resp.acked_alone) = (1, true);
@@ -129,8 +131,8 @@ impl Conn<'_> {
         }
     }
 
-    /// A request of the program leaves. If an ACK has left alone before it, that ACK could have
-    /// waited for the request, and the next ACK does.
+    /// Notes that a request of the program leaves. If an ACK has left alone before it, that ACK
+    /// could have waited for the request, so the next ACK waits.
     #[inline(always)]
     pub(in crate::roce) fn note_reply(&mut self) {
         let resp = &mut self.qp.conn.resp;
@@ -139,10 +141,10 @@ impl Conn<'_> {
         }
     }
 
-    /// An ACK, or an answer that acknowledges as much, has left. What still waits for slow memory
-    /// is acknowledged when it has landed.
+    /// Notes that an ACK, or an answer that acknowledges as much, has left. Messages that wait for
+    /// slow memory are acknowledged when they have landed.
     #[inline(always)]
-    pub(in crate::roce) fn ack_left(&mut self) {
+    pub(in crate::roce) fn note_ack_left(&mut self) {
         let resp = &mut self.qp.conn.resp;
         resp.ack_owed = resp.is(rx_block::LANDINGS);
         (resp.ack_now, resp.pkts_since_ack) = (false, 0);
@@ -150,8 +152,8 @@ impl Conn<'_> {
     }
 }
 
-/// The oldest unacknowledged PSN of a requester has moved: refills the retry counters, and forgets
-/// NAKs and rewinds before it.
+/// Refills the retry counters, and forgets NAKs and rewinds before the oldest unacknowledged PSN of
+/// a requester, which has moved.
 #[inline(always)]
 pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     // rxe rxe_comp.c reset_retry_counters: Progress refills the counters of retries.
@@ -164,8 +166,8 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     }
 }
 
-/// Stops the timers, and releases the window of requests: all that was sent is acknowledged. The
-/// window of READ responses is the caller's.
+/// Stops the timers and releases the window of requests, when all sent packets are acknowledged.
+/// The caller releases the window of READ responses.
 #[inline(always)]
 fn release_all(req: &mut Req, peer: &mut Peer) {
     req.ack_deadline = 0;
@@ -173,12 +175,11 @@ fn release_all(req: &mut Req, peer: &mut Peer) {
     // A READ request that the rate limit has cut does not end at a piece's end, and was never
     // subtracted.
     req.rd_out = 0;
-    // Packets that were not sent again after a rewind count no longer.
+    // Packets that were not sent again after a rewind do not count any more.
     peer.tx.on_acked(core::mem::take(&mut req.inflight));
 }
 
-/// [`progress`] for the case that all that was sent is acknowledged, and that none of it was a
-/// READ.
+/// As [`progress`], when all sent packets are acknowledged and none of them was of a READ.
 #[inline(always)]
 pub(in crate::roce) fn single_progress(qp: &mut Qp, peer: &mut Peer, now: u64) {
     refill_retries(qp);
@@ -189,7 +190,7 @@ pub(in crate::roce) fn single_progress(qp: &mut Qp, peer: &mut Peer, now: u64) {
     release_all(req, peer);
 }
 
-/// [`refill_retries`], and restarts the timers, or stops them if nothing is in flight. `freed`
+/// Does [`refill_retries`], and restarts the timers, or stops them if nothing is in flight. `freed`
 /// bytes of requests and `read_freed` bytes of READ responses leave the windows. The caller wakes
 /// QPs that wait for a window.
 #[inline(always)]
@@ -204,7 +205,8 @@ pub(in crate::roce) fn progress(
     let req = &mut qp.conn.req;
     req.silent_since = now;
     req.probe_wait = PROBE_NS;
-    // Each case releases its windows by itself: one common release costs a hop 7 instructions.
+    // Each case releases its windows by itself, because one common release costs a hop 7
+    // instructions.
     if req.una_psn == req.max_psn {
         release_all(req, peer);
         let read_freed = core::mem::take(&mut req.read_inflight);

@@ -1,4 +1,4 @@
-//! The end of a send request: its completion, its counters, its slot.
+//! The end of a send request: its counters, its slot, its completion.
 
 use super::cq::{CompletionHandoff, CqSide};
 use crate::arena::Table;
@@ -28,20 +28,20 @@ fn count(c: &mut Counters, code: u32, length: u64) {
     c.request_bytes = c.request_bytes.wrapping_add(length);
 }
 
-/// The end of one request, prepared: nothing has changed yet, and its completion has room.
+/// The prepared end of one request. Nothing has changed yet, and its completion has room.
 pub(in crate::roce) struct Ending<'a> {
     /// The CQ of its completion, if it has one.
     cq: Option<CqSide<'a>>,
     wr_id: u64,
     length: u64,
-    /// Its [`wc_opcode`].
+    /// The [`wc_opcode`] of the completion.
     code: u32,
     status: u32,
 }
 
-/// Finds room for the completion of a request, if it has one: it is signaled or has failed. `None`:
-/// there is no room now. `code`: its [`wc_opcode`], an argument because the single path knows it
-/// without a look-up.
+/// Prepares the end of a request: finds room for its completion, if it is signaled or has failed.
+/// `None`: there is no room now. `code`: its [`wc_opcode`], an argument because the single path
+/// knows it without a look-up.
 #[inline(always)]
 pub(in crate::roce) fn prepare<'a>(
     s: &'a Shared,
@@ -65,16 +65,16 @@ pub(in crate::roce) fn prepare<'a>(
     Some(Ending { cq, wr_id: wqe.wr_id, length: wqe.length, code, status })
 }
 
-/// What is to be reset when a request ends.
+/// What is in flight when a request ends. The state that ends with it is reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::roce) enum Left {
-    /// Its packets were sent, and others may be under way behind it.
+pub(in crate::roce) enum InFlight {
+    /// The request's packets were sent, and others may be under way behind them.
     Others,
-    /// Its packets were sent, and nothing else is under way.
+    /// The request's packets were sent, and nothing else is under way.
     Nothing,
-    /// As `Nothing`, and its [`crate::verbs::req::WqeState`] is clear already: it sent no packet,
-    /// or the caller cleared it.
-    NothingKept,
+    /// As `Nothing`, and the request's [`crate::verbs::req::WqeState`] is clear already: no packet
+    /// was sent, or the caller has cleared it.
+    NothingAndClear,
 }
 
 impl Conn<'_> {
@@ -85,7 +85,7 @@ impl Conn<'_> {
         &mut self,
         sq: &mut EngineConsumer<'_, SendWqe>,
         status: u32,
-        left: Left,
+        in_flight: InFlight,
     ) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let slot = sq.at(qp.conn.req.released);
@@ -93,15 +93,15 @@ impl Conn<'_> {
         let code = opcode::row(wqe.opcode).completion;
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
         let Some(ending) = ending else { return false };
-        ending.finish(self.s, qp, sq, left, None);
+        ending.finish(self.s, qp, sq, in_flight, None);
         true
     }
 }
 
 impl Ending<'_> {
-    /// That of a request which ends with success and does not complete.
+    /// Prepares the end of a request which ends with success and does not complete.
     #[inline(always)]
-    pub(in crate::roce) fn unsignaled(wqe: &SendWqe, code: u32) -> Self {
+    pub(in crate::roce) fn prepare_unsignaled(wqe: &SendWqe, code: u32) -> Self {
         let status = wc_status::SUCCESS;
         Ending { cq: None, wr_id: wqe.wr_id, length: wqe.length, code, status }
     }
@@ -114,16 +114,16 @@ impl Ending<'_> {
         s: &Shared,
         qp: &mut Qp,
         sq: &mut EngineConsumer<'_, SendWqe>,
-        left: Left,
+        in_flight: InFlight,
         handoff: Option<&mut CompletionHandoff>,
     ) {
         self.count(qp);
         let oldest = qp.conn.req.released;
-        if left != Left::NothingKept {
+        if in_flight != InFlight::NothingAndClear {
             *qp.wqe(oldest) = Default::default();
         }
         qp.conn.req.released = oldest.wrapping_add(1);
-        if left != Left::Others {
+        if in_flight != InFlight::Others {
             (qp.conn.req.acked, qp.conn.req.next) = (qp.conn.req.released, qp.conn.req.released);
         }
         sq.release(1);

@@ -32,8 +32,8 @@ impl<'a> CqSide<'a> {
         self.ring.free() > self.cq.reserved
     }
 
-    /// Whether the CQ has failed, so that completions for it are lost. Asked where there is no
-    /// room. Inline, because a call would need this in memory on each way there.
+    /// Whether the CQ has failed, so that completions for it are lost. Callers ask this when there
+    /// is no room. Inline, because for a call the CQ's side would have to be in memory.
     #[inline(always)]
     pub(in crate::roce) fn has_failed(&self) -> bool {
         self.cq.has_failed()
@@ -45,7 +45,7 @@ impl<'a> CqSide<'a> {
         self.ring.free() == 0
     }
 
-    /// Whether so many such completions find entries.
+    /// Whether so many completions without reserved entries find some.
     #[inline(always)]
     pub(in crate::roce) fn has_room_for(&self, count: u32) -> bool {
         self.ring.free() >= self.cq.reserved.saturating_add(count)
@@ -53,7 +53,7 @@ impl<'a> CqSide<'a> {
 
     /// The CQ at an index, if a receive may reserve an entry of it.
     #[inline(always)]
-    pub(in crate::roce) fn to_reserve(
+    pub(in crate::roce) fn find_reservable(
         s: &'a Shared,
         key: &EngineKey,
         cqs: &'a mut Table<Cq>,
@@ -65,7 +65,7 @@ impl<'a> CqSide<'a> {
     }
 
     /// Reserves an entry for the receive in use of the QP at `qi`, of a CQ by
-    /// [`CqSide::to_reserve`].
+    /// [`CqSide::find_reservable`].
     #[inline(always)]
     pub(in crate::roce) fn reserve(&mut self, qi: usize) {
         self.cq.reserved += 1;
@@ -82,8 +82,8 @@ impl<'a> CqSide<'a> {
         let pushed = self.ring.push(wc);
         debug_assert!(pushed.is_ok(), "room was checked or reserved");
         let cq = &mut *self.cq;
-        // What comes later does not overtake this one. Mostly it is 0: the record shares its cache
-        // line with those of other CQs.
+        // A later completion must not overtake this one. `bypass` is mostly 0, and is not written
+        // then, because the record shares its cache line with those of other CQs.
         if cq.bypass != 0 {
             cq.bypass = 0;
         }
@@ -97,8 +97,8 @@ impl<'a> CqSide<'a> {
         }
     }
 
-    /// [`CqSide::push`], or the completion goes to the thread that polls this CQ and runs the
-    /// engine.
+    /// Passes a completion to the thread that polls this CQ and runs the engine; without such a
+    /// thread pushes it ([`CqSide::push`]).
     #[inline(always)]
     pub(in crate::roce) fn hand_over(
         &mut self,
@@ -121,7 +121,8 @@ impl<'a> CqSide<'a> {
 /// was empty, no entry was reserved and no event asked for, and nothing was pushed since.
 #[derive(Debug)]
 pub struct CompletionHandoff {
-    /// Of the poll; a greater one ends it. Never 0, as [`Cq::bypass`] is of a CQ that nobody polls.
+    /// The number of the poll; a greater one ends it. Never 0, which [`Cq::bypass`] is for a CQ
+    /// that nobody polls.
     number: u64,
     has: bool,
     wc: Wc,
@@ -134,8 +135,8 @@ impl Default for CompletionHandoff {
 }
 
 impl CompletionHandoff {
-    /// The caller polls a CQ, and holds the engine's lock until [`CompletionHandoff::finish`].
-    /// `is_empty`: nothing is in its ring.
+    /// Begins the poll of a CQ by the caller, which holds the engine's lock until
+    /// [`CompletionHandoff::finish`]. `is_empty`: nothing is in the CQ's ring.
     #[inline(always)]
     pub(crate) fn begin(&mut self, cq: &mut Cq, is_empty: bool) {
         if is_empty && cq.armed == Armed::No && cq.reserved == 0 {
@@ -143,14 +144,14 @@ impl CompletionHandoff {
         }
     }
 
-    /// Whether the next completion of a CQ bypasses its ring. It needs no entry, so a receive need
-    /// not look for one.
+    /// Whether the next completion of a CQ bypasses its ring. Such a completion needs no entry, so
+    /// a receive reserves none.
     #[inline(always)]
     pub(in crate::roce) fn is_open(&self, cq: &Cq) -> bool {
         cq.bypass == self.number
     }
 
-    /// The completion for which it is open.
+    /// Takes the completion that bypasses the ring.
     #[inline(always)]
     pub(in crate::roce) fn put(&mut self, wc: Wc) {
         self.number += 1;
@@ -158,7 +159,8 @@ impl CompletionHandoff {
         self.wc = wc;
     }
 
-    /// The first completion of the round, if it bypassed the ring. All in the ring completed later.
+    /// Ends the poll, and returns the first completion of the round if it bypassed the ring. All
+    /// completions in the ring are later ones.
     #[inline(always)]
     pub(crate) fn finish(&mut self) -> Option<&Wc> {
         self.number += 1;

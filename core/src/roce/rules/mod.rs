@@ -1,8 +1,7 @@
 //! Rules of the transport, each written once.
 //!
-//! The state machines and the fast paths look up a queue pair, its peer and its CQs, and pass them
-//! to these functions; nothing here looks up anything by an index but a CQ
-//! and, by its number, an XRC SRQ.
+//! The state machines and the fast paths look up a queue pair and its peer, and pass them to these
+//! functions. The functions look up only CQs, by index, and SRQs of XRC, by number.
 
 pub(super) mod accept;
 pub(crate) mod ack;

@@ -17,16 +17,16 @@ impl Qp {
         READ_PIECE / self.conn.mtu
     }
 
-    /// Pieces of a READ that `n` packets of its response reach into, the first of which is its
-    /// packet `first`.
+    /// How many pieces of a READ `n` packets of its response are in. `first`: the first of the
+    /// packets.
     #[cold]
     pub(in crate::roce) fn read_pieces(&self, first: u32, n: u32) -> u32 {
         let piece = self.read_piece();
         (first % piece + n).div_ceil(piece)
     }
 
-    /// Pieces of a READ that end when its response has come up to packet `done`, and had come up to
-    /// packet `before`: at multiples of the piece, and at the READ's end.
+    /// How many pieces of a READ end when its response has come up to packet `done`, after it had
+    /// come up to packet `before`. A piece ends at a multiple of its size, and at the READ's end.
     #[inline(always)]
     pub(in crate::roce) fn read_pieces_ended(&self, before: u32, done: u32, finished: bool) -> u32 {
         let piece = self.read_piece();
@@ -45,15 +45,15 @@ impl Qp {
         begins && if end == npkts { run.last } else { !run.last || ends }
     }
 
-    /// Packets of the response that the next request of a READ asks for, of `left` from packet
-    /// `first` on; 0: it waits for room in the window.
+    /// How many packets of the response the next request of a READ asks for, of `left` from packet
+    /// `first` on. 0: the request waits for room in the window.
     ///
-    /// A request ends at a multiple of a piece. It takes as many pieces as half of the window
+    /// A request ends at a multiple of a piece. It asks for as many pieces as half of the window
     /// holds, because each request costs both ends a packet, and the responder two bursts that are
     /// not full (FIRST and LAST have another length than MIDDLE). While responses are on their way
-    /// it waits for room for so many; otherwise it would ask for each piece by itself, as soon as
-    /// one has arrived. A peer that serves few READs at once is asked for at most half of them, as
-    /// each piece counts as one.
+    /// it waits for room for so many pieces; otherwise each request would ask for one piece, as
+    /// soon as another has arrived. A peer that serves few READs at once is asked for at most half
+    /// of them, as each piece counts as one.
     #[inline(always)]
     pub(in crate::roce) fn read_packets(&self, rx: &Window, first: u32, left: u32) -> u32 {
         match rx.available() {
@@ -63,7 +63,7 @@ impl Qp {
         }
     }
 
-    /// A function of its own, so that requests of one piece pay nothing for it.
+    /// This is a function of its own, so that requests of one piece pay nothing for it.
     #[cold]
     fn read_packets_of_many(&self, rx: &Window, room: u32, first: u32, left: u32) -> u32 {
         let piece = self.read_piece();

@@ -8,14 +8,14 @@ use crate::roce::{Origin, Transport};
 use crate::verbs::types::qp_state;
 use crate::wire::{is_default_partition, Bth, Class, NakCode, Psn, Syndrome};
 
-/// Packets of the longest burst of a soft device: more segments than one send may have.
+/// Packets of the longest burst of a soft device. One send may have fewer segments.
 const BURST_PACKETS: u16 = 128;
 
 impl Transport {
     /// Whether a packet that comes in the name of a soft device has an IPv4 identification that the
     /// device does not give: its own socket numbers the packets of each burst from 0. The receiver
-    /// of a datagram solves for the number, so a packet with a wrong ICRC has any. Nothing else of
-    /// the packet was checked.
+    /// of a datagram solves for the number, so a packet with a wrong ICRC has a random one. The
+    /// rest of the packet is unchecked.
     #[cold]
     pub(crate) fn has_strange_ident(&self, from: &Origin, ident: u16, packet: &[u8]) -> bool {
         let Some(header) = packet.first_chunk() else { return false };
@@ -37,8 +37,8 @@ impl Conn<'_> {
         self.has_address_of_peer(&from.gid, from.path) && !self.has_other_port(from)
     }
 
-    /// Whether an address is that of the QP's peer, and a path one that it may use. Loopback needs
-    /// no address.
+    /// Whether an address is that of the QP's peer, and the peer may use a path. Loopback needs no
+    /// address.
     #[inline(always)]
     pub(in crate::roce) fn has_address_of_peer(&self, gid: &[u8; 16], path: Path) -> bool {
         // IBTA A17.4.4.2: A packet for a connected queue pair is dropped unless its source address
@@ -154,7 +154,7 @@ impl Conn<'_> {
         resp.fatal_nak = Some(syndrome);
         resp.fatal_psn = psn;
         self.common.ready.set(self.qi);
-        // The fault: the peer's access, the peer's request, or this side.
+        // The fault is the peer's access, the peer's request, or on this side.
         let event = match code {
             NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
             NakCode::InvalidRequest => async_event::QP_REQ_ERR,

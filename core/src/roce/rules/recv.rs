@@ -28,9 +28,10 @@ pub(super) fn recv_queue<'a>(
     }
 }
 
-/// A request of an SRQ, by its index, was taken; `left` are left. [`NONE`]: it was of a queue pair.
+/// Notes that a request of the SRQ at an index was taken and `left` remain. [`NONE`]: the request
+/// was a queue pair's.
 #[inline(always)]
-pub(super) fn note_left(s: &Shared, srqs: &mut Table<Srq>, srq: u32, left: u32) {
+pub(super) fn note_remaining(s: &Shared, srqs: &mut Table<Srq>, srq: u32, left: u32) {
     if srq == NONE {
         return;
     }
@@ -54,11 +55,11 @@ impl Conn<'_> {
             return true;
         }
         let (key, cqs) = (&common.key, &mut common.cqs);
-        let Some(mut cq) = CqSide::to_reserve(self.s, key, cqs, qp.rcq) else {
+        let Some(mut cq) = CqSide::find_reservable(self.s, key, cqs, qp.rcq) else {
             self.note_no_room();
             return false;
         };
-        // Inside a message only the CQE may have been given back.
+        // Inside a message the request is taken, and only the CQE may have been given back.
         if !recv.taken {
             let mut queue = recv_queue(self.s, self.q, &common.key, qp.srq);
             let len = queue.len();
@@ -69,18 +70,19 @@ impl Conn<'_> {
             let wqe = slot.header();
             (recv.wr_id, recv.length) = (wqe.wr_id, wqe.length);
             recv.sges.clear();
-            // A configuration allows no more pieces than there is room for.
+            // The configuration allows no more pieces than the list has room for.
             let _ = recv.sges.extend_from_slice(slot.sges(usize::from(wqe.num_sge)));
             (recv.taken, recv.failed) = (true, 0);
             queue.release(1);
-            note_left(self.s, &mut common.srqs, qp.srq, len - 1);
+            note_remaining(self.s, &mut common.srqs, qp.srq, len - 1);
         }
         recv.reserved = true;
         cq.reserve(self.qi);
         true
     }
 
-    /// A message finds no room in the CQ. One without a receive request would complete nothing.
+    /// Notes that a message finds no room in the CQ. A message without a receive request would
+    /// complete nothing, and does not count.
     #[cold]
     fn note_no_room(&mut self) {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
@@ -91,8 +93,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Gives back the CQE of a receive whose message was dropped; the receive itself serves the
-    /// next one.
+    /// Gives back the CQE of a receive whose message was dropped. The receive itself serves the
+    /// next message.
     #[inline(never)]
     pub(crate) fn release_cqe(&mut self) {
         if core::mem::take(&mut self.qp.conn.resp.recv.reserved) {

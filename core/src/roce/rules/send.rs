@@ -10,7 +10,7 @@ use crate::verbs::types::wr_opcode;
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Class, Opcode, PacketKind, Psn};
 
-/// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
+/// Most unacknowledged PSNs: half the PSN space, so that old and new ones can be told apart.
 pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
 
 /// The class of single messages, of DC or else of RC.
@@ -28,7 +28,7 @@ pub(in crate::roce) const fn class_of_singles(dc: bool) -> Class {
 fn single_opcode(opcode: u8, is_write: bool) -> Opcode {
     const SEND: u8 = Opcode::RC_SEND_ONLY.0 - wr_opcode::SEND as u8;
     const WRITE: u8 = Opcode::RC_WRITE_ONLY.0 - wr_opcode::RDMA_WRITE as u8;
-    // A sum, which the compiler turns into two instructions.
+    // The compiler turns this sum into two instructions.
     Opcode(opcode + SEND + u8::from(is_write) * (WRITE - SEND))
 }
 
@@ -49,16 +49,16 @@ pub(in crate::roce) struct PreparedSend {
     /// Bytes that were written.
     pub(in crate::roce) len: usize,
     pub(in crate::roce) payload: u32,
-    /// Bytes of the request's packet, as the counters have it.
+    /// Bytes of the request's packet, as the counters count them.
     pub(in crate::roce) bytes: u32,
     pub(in crate::roce) acks: bool,
 }
 
 /// Packets that have left.
 pub(in crate::roce) struct Departed {
-    /// PSN of the first.
+    /// PSN of the first packet.
     pub(in crate::roce) psn: Psn,
-    /// PSNs that they take; those of a READ request are its answer's.
+    /// PSNs that they take. A READ request takes those of its answer.
     pub(in crate::roce) psns: u32,
     pub(in crate::roce) packets: u32,
     /// Bytes from BTH to ICRC.
@@ -79,9 +79,9 @@ pub(in crate::roce) enum Charge {
 impl Qp {
     /// The only waiting request of the send queue, of the opcodes from `first` to `last`, if
     /// nothing of its queue pair blocks it and its bytes are those of one packet. The caller checks
-    /// that it has not begun ([`Qp::has_begun`], [`Qp::begin_single`]). `DC`: the queue pair is a
-    /// DCI, whose association the caller checks, too (`Common::try_association`); else it is
-    /// RC.
+    /// that the request has not begun ([`Qp::has_begun`], [`Qp::begin_single`]). `DC`: the queue
+    /// pair is a DCI, whose association the caller checks, too (`Common::try_association`); else it
+    /// is RC.
     #[inline(always)]
     pub(in crate::roce) fn next_alone<'q, const DC: bool>(
         &mut self,
@@ -139,13 +139,14 @@ impl Qp {
         Some(Eligible { index, slot, op, run })
     }
 
-    /// Whether the request at an index has begun, though nothing of it may have left.
+    /// Whether the request at an index has begun. None of its packets need have left.
     #[inline(always)]
     pub(in crate::roce) fn has_begun(&self, index: u32) -> bool {
         self.wqes[self.wqe_at(index)].started
     }
 
-    /// The single request at an index begins. False: it has begun before, and nothing has changed.
+    /// Begins the single request at an index. False: the request has begun before, and nothing has
+    /// changed.
     #[inline(always)]
     pub(in crate::roce) fn begin_single(&mut self, index: u32) -> bool {
         let psn = self.conn.req.next_psn;
@@ -157,12 +158,12 @@ impl Qp {
         true
     }
 
-    /// The request at an index begins, and takes `npkts` PSNs from the next one on.
+    /// Begins the request at an index, which takes `npkts` PSNs from the next one on.
     #[inline(always)]
     pub(in crate::roce) fn begin_request(&mut self, index: u32, npkts: u32) {
         let psn = self.conn.req.next_psn;
         let ws = self.wqe(index);
-        // The other fields are zero: the request before it has cleared them.
+        // The other fields are zero, because the request before has cleared them.
         (ws.started, ws.psn, ws.npkts) = (true, psn, npkts);
     }
 }

@@ -38,8 +38,8 @@ impl RegisteredMemory {
 
     /// Copies `len` bytes from byte `offset` of a list on, piece by piece. `copy` gets the memory
     /// of a piece, the range of the bytes there, and the bytes of the piece from there on.
-    /// `writes`: the list is the target. Then `Some` means that the bytes are taken, and have
-    /// landed when the provider reports the token as ready.
+    /// `writes`: the list is the target. `Some`: the bytes are taken, and have landed when the
+    /// provider reports the token as ready.
     #[inline(always)]
     fn copy_pieces(
         &self,
@@ -122,8 +122,8 @@ impl RegisteredMemory {
     }
 
     /// Copies all bytes of a request of one piece that has no slot. `inline`: the piece is the
-    /// program's, without a key. Of host memory alone: a provider keeps what it fetches under the
-    /// number of the request's slot.
+    /// program's, without a key. Reads host memory alone, because a provider keeps fetched bytes
+    /// under the number of the request's slot.
     #[inline(always)]
     pub(in crate::roce) fn gather_single(
         &self,
@@ -139,8 +139,8 @@ impl RegisteredMemory {
         target.is_ok_and(|t| t.provider == 0 && host::fetch(t.addr, dst).is_ok())
     }
 
-    /// [`RegisteredMemory::gather`], or, with a CRC state, [`RegisteredMemory::gather_crc`]; what
-    /// [`crate::roce::txbuf::TxBuf::emit`] asks of a payload.
+    /// Fills a packet for [`crate::roce::txbuf::TxBuf::emit`]: by [`RegisteredMemory::gather`] or,
+    /// with a CRC state, by [`RegisteredMemory::gather_crc`].
     #[inline(always)]
     pub(in crate::roce) fn fill(
         &self,
@@ -157,8 +157,8 @@ impl RegisteredMemory {
         }
     }
 
-    /// [`RegisteredMemory::gather`] of bulk, which continues the CRC from `state` over `dst` as it
-    /// is sent. Returns the new state.
+    /// As [`RegisteredMemory::gather`], for bulk. Continues the CRC from `state` over the bytes in
+    /// `dst`, and returns the new state.
     #[inline(never)]
     fn gather_crc(
         &self,
@@ -181,7 +181,7 @@ impl RegisteredMemory {
         Ok(state)
     }
 
-    /// Not inline, so that inline data does not pay for the registers that this needs.
+    /// Not inlined, so that inline data does not pay for the registers of this function.
     #[inline(never)]
     fn gather_pieces(
         &self,
@@ -219,8 +219,8 @@ impl RegisteredMemory {
         .is_ok()
     }
 
-    /// Where bytes `at..` of a send request lie in host memory: number of pieces, and their bytes,
-    /// at most `most`. (0, 0): a key is refused, or the memory is not the host's.
+    /// Where bytes `at..` of a send request, at most `most`, lie in host memory: the number of
+    /// pieces, and of their bytes. (0, 0): a key is refused, or the memory is not the host's.
     pub(in crate::roce) fn host_pieces(
         &self,
         pd: u32,

@@ -1,7 +1,7 @@
 //! The way of a single request from its queue to its completion, whatever framing carries it.
 
 use super::ack::single_progress;
-use super::complete::{prepare, Ending, Left};
+use super::complete::{prepare, Ending, InFlight};
 use super::cq::CqSide;
 use super::send::{Charge, Departed, PreparedSend};
 use crate::roce::answers::ACK_BYTES;
@@ -21,7 +21,7 @@ fn is_plain(wqe: &SendWqe) -> bool {
     u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM
 }
 
-/// The [`wc_opcode`] of such a request.
+/// The [`wc_opcode`] of a SEND or a WRITE.
 #[inline(always)]
 fn code_of_single(wqe: &SendWqe) -> u32 {
     let writes = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
@@ -33,7 +33,7 @@ fn code_of_single(wqe: &SendWqe) -> u32 {
 }
 
 impl WqeState {
-    /// Whether its request was sent as one packet with a PSN, and has not ended.
+    /// Whether a request was sent as one packet with a PSN, and has not ended.
     #[inline(always)]
     fn is_single(&self, psn: Psn) -> bool {
         self.started && !self.done && self.npkts == 1 && self.psn == psn
@@ -41,10 +41,10 @@ impl WqeState {
 }
 
 impl Conn<'_> {
-    /// Records that the waiting request, which has begun ([`Qp::begin_single`]), has left, and the
-    /// owed ACK with it. The caller starts the timers.
+    /// Records that the waiting request, which has begun ([`Qp::begin_single`]), has left with the
+    /// owed ACK. The caller starts the timers.
     #[inline(always)]
-    pub(in crate::roce) fn single_left(&mut self, prepared: &PreparedSend) {
+    pub(in crate::roce) fn note_single_sent(&mut self, prepared: &PreparedSend) {
         let PreparedSend { payload, bytes, acks, .. } = *prepared;
         let (index, psn) = (self.qp.conn.req.next, self.qp.conn.req.next_psn);
         self.qp.conn.req.next = index.wrapping_add(1);
@@ -54,13 +54,13 @@ impl Conn<'_> {
         if acks {
             sent.packets += 1;
             sent.bytes += ACK_BYTES;
-            self.ack_left();
+            self.note_ack_left();
         }
         self.note_sent::<true>(&sent);
     }
 
     /// Ends the only request in flight, if the ACK of `psn` ends it and nothing blocks that. False:
-    /// nothing has changed. [`Conn::single_ended`] is next.
+    /// nothing has changed. [`Conn::note_single_ended`] is next.
     #[inline(always)]
     pub(in crate::roce) fn end_single(&mut self, now: u64, psn: Psn) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
@@ -85,11 +85,11 @@ impl Conn<'_> {
         if wqe.is_signaled() {
             return self.reborrow().end_signaled(now);
         }
-        let ending = Ending::unsignaled(wqe, code_of_single(wqe));
+        let ending = Ending::prepare_unsignaled(wqe, code_of_single(wqe));
         *ws = WqeState::default();
         qp.counters.count_received(1, ACK_BYTES);
         single_progress(qp, self.peer, now);
-        ending.finish(self.s, qp, &mut sq, Left::NothingKept, None);
+        ending.finish(self.s, qp, &mut sq, InFlight::NothingAndClear, None);
         true
     }
 
@@ -107,18 +107,18 @@ impl Conn<'_> {
         qp.counters.count_received(1, ACK_BYTES);
         single_progress(qp, self.peer, now);
         let handoff = Some(&mut common.handoff);
-        ending.finish(self.s, qp, &mut sq, Left::Nothing, handoff);
+        ending.finish(self.s, qp, &mut sq, InFlight::Nothing, handoff);
         true
     }
 
     /// Ends all requests in flight, if the ACK of `psn` ends them, each was one packet and nothing
-    /// blocks that. False: nothing has changed. [`Conn::single_ended`] is next.
+    /// blocks that. False: nothing has changed. [`Conn::note_single_ended`] is next.
     #[inline(always)]
     pub(in crate::roce) fn end_singles_through(&mut self, now: u64, psn: Psn) -> bool {
         self.end_single(now, psn) || self.reborrow().end_several(now, psn)
     }
 
-    /// [`Conn::end_singles_through`] of more than one.
+    /// As [`Conn::end_singles_through`], for more than one request.
     #[cold]
     #[inline(never)]
     fn end_several(mut self, now: u64, psn: Psn) -> bool {
@@ -138,7 +138,7 @@ impl Conn<'_> {
             debug_assert!(ending.is_some(), "room was checked");
             let Some(ending) = ending else { break };
             let handoff = Some(&mut common.handoff);
-            ending.finish(self.s, qp, &mut sq, Left::Others, handoff);
+            ending.finish(self.s, qp, &mut sq, InFlight::Others, handoff);
             qp.conn.req.acked = qp.conn.req.released;
         }
         if qp.conn.req.next != sq.end() {
@@ -147,8 +147,8 @@ impl Conn<'_> {
         true
     }
 
-    /// How many requests the ACK of `psn` ends, if these are all that have begun, each is single,
-    /// and their completions have room; else 0.
+    /// How many requests the ACK of `psn` ends, if no others have begun, each is single, and their
+    /// completions have room; else 0.
     #[inline(always)]
     fn singles_through(&mut self, psn: Psn) -> u32 {
         let (qp, common) = (&*self.qp, &mut *self.common);
@@ -182,10 +182,10 @@ impl Conn<'_> {
         count
     }
 
-    /// After all requests in flight have ended: drops the deferred timer, and wakes QPs that wait
-    /// for a window.
+    /// Drops the deferred timer, and wakes QPs that wait for a window, after all requests in flight
+    /// have ended.
     #[inline(always)]
-    pub(in crate::roce) fn single_ended(&mut self) {
+    pub(in crate::roce) fn note_single_ended(&mut self) {
         if self.common.timer_deferred == self.qi as u32 {
             self.common.timer_deferred = NONE;
         }

@@ -97,7 +97,7 @@ fn the_ack_of_a_context_that_has_got_a_link_waits_for_more_messages() {
     drop(g);
     // Its receipt ends the request when the process of the target is gone.
     let mut g = net.lock(&a);
-    g.link_receipts(net.now, b.host as u16, receipts);
+    g.take_link_receipts(net.now, b.host as u16, receipts);
     g.link_lost(net.now, b.host as u16);
     drop(g);
     assert_eq!(net.poll(a.host, a.scq).pop().map(|wc| wc.status), Some(wc_status::SUCCESS));

@@ -1,4 +1,4 @@
-//! Becoming a member: first the blocks, then the place in the group of sockets.
+//! How a device becomes a member: it takes its blocks, then its place in the group of sockets.
 
 use super::super::forward_queue::{ForwardQueue, FORWARD_BURSTS};
 use super::super::group_msg::{self, claim, claim_any, Delivery, GroupMsg, GroupSocket};
@@ -94,7 +94,7 @@ fn walk(w: &mut Walk, count: u16, bounds: &ClaimBounds) -> Result<Slices> {
     Ok(Slices {
         sockets: w.slice_with(usize::from(count), |_| None)?,
         services: w.slice_with(bounds.services, |_| None)?,
-        buffer: w.slice(group_msg::most(bounds.burst_bytes), 0)?,
+        buffer: w.slice(group_msg::message_max(bounds.burst_bytes), 0)?,
         program: steer::room(w)?,
         forward_queue: ForwardQueue::new(w.slice(FORWARD_BURSTS * bounds.burst_bytes, 0)?),
     })

@@ -95,7 +95,7 @@ impl Member {
         handled
     }
 
-    /// Before the device ends: notes the senders of unread messages, because they may have joined
+    /// Notes the senders of unread messages before the device ends, because they may have joined
     /// since. Packets in these messages are lost with their queue pairs.
     pub(super) fn note_unread_senders(&mut self) {
         let mut buffer = core::mem::take(&mut self.buffer);

@@ -1,5 +1,5 @@
 use super::super::listener::{connect_link, Incoming, LinkEvent, Listener};
-use super::super::messages::{GRANT, GRANT_LEN, REQUEST_LEN};
+use super::super::messages::{LinkMessage, GRANT, GRANT_LEN, REQUEST_LEN};
 use super::super::segment::Segment;
 use super::*;
 use crate::local::{Holder, Lock, Role, SocketDir};
@@ -478,12 +478,14 @@ fn messages_differ_by_kind() {
             offset: 7,
             by_address,
         };
-        assert_eq!(Grant::parse(&grant.emit(), by_address), Some(grant));
-        assert_eq!(Grant::parse(&grant.emit(), !by_address), None);
-        assert_eq!(Grant::parse(&grant.emit()[..GRANT_LEN - 1], by_address), None);
-        let request = WANTED.emit(if by_address { REQUEST_BY_ADDRESS } else { REQUEST });
-        assert_eq!(GrantRequest::parse(&request), Some((WANTED, by_address)));
-        assert_eq!(GrantRequest::parse(&request[..REQUEST_LEN - 1]), None);
+        let bytes = grant.emit();
+        assert_eq!(LinkMessage::parse(&bytes), Some(LinkMessage::Grant(grant)));
+        assert_eq!(LinkMessage::parse(&bytes[..GRANT_LEN - 1]), None);
+        let bytes = WANTED.emit(if by_address { REQUEST_BY_ADDRESS } else { REQUEST });
+        let request = LinkMessage::Request { request: WANTED, by_address };
+        assert_eq!(LinkMessage::parse(&bytes), Some(request));
+        assert_eq!(LinkMessage::parse(&bytes[..REQUEST_LEN - 1]), None);
     }
-    assert_eq!(GrantRequest::parse(&WANTED.emit(GRANT)), None);
+    assert_eq!(LinkMessage::parse(&[1]), Some(LinkMessage::Wake));
+    assert_eq!(LinkMessage::parse(&WANTED.emit(GRANT)), None);
 }

@@ -10,14 +10,14 @@ use gdrcore_core::wire::Malformed;
 /// Who wrote a record, and the receipts of its link.
 pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
 
-/// What takes the records of frames that have arrived.
+/// The receiver of the records of frames that have arrived.
 pub trait Records {
-    /// As above, for a call that is seldom made and so not inlined ([`Records::again`]).
+    /// The receiver for a rare call that is not inlined ([`Records::again`]).
     type Again<'a>: Records
     where
         Self: 'a;
 
-    /// The same borrows once more. So this value may stay in registers.
+    /// The same borrows once more, so that this value may stay in registers.
     fn again(&mut self) -> Self::Again<'_>;
 
     /// Offers a record first: the words of its head, and all bytes of its frame from there on.
@@ -56,8 +56,8 @@ pub(super) unsafe fn records(
     unsafe { place_each(frame, len, first, from, &mut to.again()) }
 }
 
-/// [`records`] one by one. `first`: what [`Records::take_short`] has taken of the first; 0: it was
-/// not offered, or declined.
+/// Does [`records`] record by record. `first`: the bytes of the first record that
+/// [`Records::take_short`] has taken; 0: it was not offered, or was declined.
 ///
 /// # Safety
 /// As for [`records`].
@@ -162,8 +162,8 @@ unsafe fn ack_at_end(
     Some(unsafe { InFrame::at(frame, at + ack) }.copy()).filter(is_ack)
 }
 
-/// The first words of a record where they are. The other end may still write there: each read
-/// copies one, before it is checked.
+/// The first words of a record, in the ring. The other end may still write there, so each read
+/// copies a word before it is checked.
 #[derive(Clone, Copy)]
 struct InFrame(NonNull<u64>);
 
@@ -178,7 +178,7 @@ impl InFrame {
         InFrame(unsafe { frame.add(at) }.cast())
     }
 
-    /// All of them.
+    /// Copies all words.
     #[inline(always)]
     fn copy(self) -> [u64; HEAD_MAX / 8] {
         core::array::from_fn(|at| self.word(at))

@@ -201,7 +201,7 @@ impl SoftDevice {
 
     /// The program's handle of a CQ, from an engine's handle of it.
     pub(super) fn home_of(&self, k: usize, cq: Handle) -> Handle {
-        let of = self.made(k).and_then(|engine| engine.engine.cq(cq));
+        let of = self.existing_engine(k).and_then(|engine| engine.engine.cq(cq));
         match of.map_or(0, |(_, shared)| shared.beside.branches.home()) {
             0 => program_handle(k, cq),
             home => home,
@@ -250,7 +250,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// Those of the call.
-    pub(super) fn in_rings(
+    pub(super) fn for_each_ring(
         &self,
         cq: Handle,
         mut call: impl FnMut(&SoftEngine, Handle) -> Result<()>,

@@ -35,7 +35,7 @@ impl SoftDevice {
     }
 
     /// The number of the engine that serves a completion vector or a thread domain.
-    fn of_number(&self, n: u32) -> usize {
+    fn engine_number(&self, n: u32) -> usize {
         n as usize % self.engines.most()
     }
 
@@ -53,7 +53,7 @@ impl SoftDevice {
 
     /// The attributes of the device, computed from those of an engine.
     fn sum_engines(&self, one: DeviceAttr) -> DeviceAttr {
-        // With all objects made by one thread a program gets at least this much.
+        // A program gets at least this much if one thread makes all objects.
         let all = |of_one: u32| of_one.saturating_mul(self.plan.config.engines.at_open);
         DeviceAttr {
             max_cq: all(one.max_cq),
@@ -65,7 +65,7 @@ impl SoftDevice {
 
     /// Makes an object in the first engine, then in the others. If an engine fails, those before it
     /// end the object again. The caller holds [`SoftDevice::control`].
-    fn in_all<T>(
+    fn make_in_all<T>(
         &self,
         make: impl FnOnce(&SoftEngine) -> Result<T>,
         adopt: impl Fn(&SoftEngine, &T) -> Result<()>,
@@ -92,8 +92,8 @@ impl SoftDevice {
     }
 }
 
-/// Checks that the program's memory is mapped, and installs the fault handlers. Without the lock:
-/// populating gigabytes takes a while.
+/// Checks that the program's memory is mapped, and installs the fault handlers. Called without the
+/// lock, because populating gigabytes takes a while.
 fn check_mapped(reg: &MrReg) -> Result<()> {
     fault::install()?;
     if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
@@ -172,7 +172,7 @@ impl Device for SoftDevice {
 
     fn pd_alloc(&self) -> Result<Handle> {
         let _control = self.control()?;
-        self.in_all(
+        self.make_in_all(
             |engine| engine.lock()?.pd_alloc(),
             |engine, pd| engine.lock()?.pd_adopt(*pd),
             |engine, pd| engine.lock()?.pd_dealloc(*pd),
@@ -188,7 +188,7 @@ impl Device for SoftDevice {
     }
 
     fn xrcd_alloc(&self) -> Result<Handle> {
-        let (k, engine) = self.of_thread()?;
+        let (k, engine) = self.thread_engine()?;
         engine.lock()?.xrcd_alloc().map(|xrcd| program_handle(k, xrcd))
     }
 
@@ -196,7 +196,7 @@ impl Device for SoftDevice {
         self.fork.check()?;
         check_mapped(reg)?;
         let _control = self.control()?;
-        self.in_all(
+        self.make_in_all(
             |engine| engine.lock()?.mr_reg(reg),
             |engine, (mr, attr)| engine.lock()?.mr_adopt(*mr, attr.rkey, reg),
             |engine, (mr, _)| engine.lock()?.mr_dereg(*mr),
@@ -208,7 +208,7 @@ impl Device for SoftDevice {
         self.fork.check()?;
         check_mapped(reg)?;
         let _control = self.control()?;
-        let attr = self.with_all(|all| {
+        let attr = self.with_all_locked(|all| {
             for held in &*all {
                 held.mr_may_end(mr)?;
             }
@@ -243,7 +243,7 @@ impl Device for SoftDevice {
     /// No engine uses the memory afterwards, because each was locked once.
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
         let _control = self.control()?;
-        let rkey = self.with_all(|all| {
+        let rkey = self.with_all_locked(|all| {
             // While all locks are held, no queue pair of an engine binds a window.
             for held in &*all {
                 held.mr_may_end(mr)?;
@@ -260,7 +260,7 @@ impl Device for SoftDevice {
 
     fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
         let _control = self.control()?;
-        self.in_all(
+        self.make_in_all(
             |engine| engine.lock()?.mw_alloc(pd, mw_type),
             |engine, (mw, key)| engine.lock()?.mw_adopt(*mw, *key, pd, mw_type),
             |engine, (mw, _)| engine.lock()?.mw_dealloc(*mw),
@@ -269,14 +269,14 @@ impl Device for SoftDevice {
 
     fn mw_dealloc(&self, mw: Handle) -> Result<()> {
         let _control = self.control()?;
-        // In one step, so that no engine binds the window in only some of the engines.
-        self.with_all(|all| all.iter_mut().try_for_each(|held| held.mw_dealloc(mw)))
+        // All engines change in one step, so that no engine binds the window in only some of them.
+        self.with_all_locked(|all| all.iter_mut().try_for_each(|held| held.mw_dealloc(mw)))
     }
 
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
         let mut control = self.control()?;
         self.link_all(&mut control)?;
-        self.in_all(
+        self.make_in_all(
             |engine| engine.with_path(attr, |g| g.ah_create(pd, attr)),
             |engine, ah| engine.with_path(attr, |g| g.ah_adopt(*ah, pd, attr)),
             |engine, ah| engine.lock()?.ah_destroy(*ah),
@@ -300,8 +300,8 @@ impl Device for SoftDevice {
     /// thread's engine.
     fn cq_create_at(&self, cqe: u32, place: CqPlace) -> Result<(Handle, u32)> {
         let (k, engine) = match place {
-            CqPlace::Vector(vector) if self.of_number(vector) == 0 => self.of_thread()?,
-            CqPlace::Vector(n) | CqPlace::Domain(n) => self.engine_at(self.of_number(n))?,
+            CqPlace::Vector(vector) if self.engine_number(vector) == 0 => self.thread_engine()?,
+            CqPlace::Vector(n) | CqPlace::Domain(n) => self.engine_at(self.engine_number(n))?,
         };
         engine.lock()?.cq_create(cqe).map(|(cq, given)| (program_handle(k, cq), given))
     }
@@ -311,7 +311,7 @@ impl Device for SoftDevice {
     }
 
     fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
-        self.in_rings(cq, |engine, ring| engine.lock()?.cq_purge(ring, qpn))
+        self.for_each_ring(cq, |engine, ring| engine.lock()?.cq_purge(ring, qpn))
     }
 
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
@@ -324,7 +324,7 @@ impl Device for SoftDevice {
     }
 
     fn channel_create(&self) -> Result<Handle> {
-        let (k, engine) = self.of_thread()?;
+        let (k, engine) = self.thread_engine()?;
         engine.channel_create().map(|channel| program_handle(k, channel))
     }
 
@@ -341,11 +341,11 @@ impl Device for SoftDevice {
     }
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        self.srq_make(self.of_thread()?, pd, attr)
+        self.srq_make(self.thread_engine()?, pd, attr)
     }
 
     fn srq_create_in(&self, domain: u32, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        self.srq_make(self.engine_at(self.of_number(domain))?, pd, attr)
+        self.srq_make(self.engine_at(self.engine_number(domain))?, pd, attr)
     }
 
     fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
@@ -459,7 +459,7 @@ impl Device for SoftDevice {
     }
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
-        self.in_rings(cq, |engine, ring| engine.cq_arm(ring, solicited_only))
+        self.for_each_ring(cq, |engine, ring| engine.cq_arm(ring, solicited_only))
     }
 
     fn cq_event(&self) -> Result<Option<Handle>> {

@@ -52,7 +52,7 @@ impl ManagedQps for AllQps<'_> {
     }
 
     fn note_failed(&mut self, now: u64, e: &CmEvent) {
-        let (engine, e) = self.0.of_event(e);
+        let (engine, e) = self.0.event_engine(e);
         engine.lock_control().cm_note_failed(now, &e);
     }
 }
@@ -63,7 +63,7 @@ impl SoftDevice {
         self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
     }
 
-    /// Whether [`CmDevice::event`] has something, of what the engines have received.
+    /// Whether [`CmDevice::event`] returns an event of the packets that the engines have received.
     pub fn has_cm_events(&self) -> bool {
         self.manager().lock().is_ok_and(|g| g.has_cm_events())
     }
@@ -74,7 +74,7 @@ impl SoftDevice {
     }
 
     /// The engine of an event's queue pair, and the event as that engine knows it.
-    fn of_event(&self, e: &CmEvent) -> (&'static SoftEngine, CmEvent) {
+    fn event_engine(&self, e: &CmEvent) -> (&'static SoftEngine, CmEvent) {
         let engine = match e.qp {
             0 => self.manager(),
             // The program gave this handle, so its engine exists.
@@ -94,12 +94,12 @@ impl SoftDevice {
     }
 
     /// Takes the next datagram of another management class, from any engine: a packet to QP1 that
-    /// names no engine comes to one by chance. [`EventSink::general_event`] tells of it.
+    /// names no engine comes to one by chance. [`EventSink::other_mad_event`] tells of it.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::OwnerDead`]: in a child of fork.
     ///
-    /// [`EventSink::general_event`]: crate::soft::EventSink::general_event
+    /// [`EventSink::other_mad_event`]: crate::soft::EventSink::other_mad_event
     pub fn take_other_mad(&self) -> Result<Option<OtherMad>> {
         for engine in self.engines.iter() {
             if let Some(found) = engine.lock()?.cm().take_other_mad() {
@@ -184,7 +184,7 @@ impl CmDevice for SoftDevice {
     }
 
     fn event(&self) -> Result<Option<CmEvent>> {
-        // For a program that only waits for events, the engines run here.
+        // The engines run here, for a program that only waits for events.
         if !self.has_cm_events() {
             self.progress()?;
         }
@@ -194,8 +194,8 @@ impl CmDevice for SoftDevice {
             self.drain_and_ack();
         }
         let (event, news) = self.manage(|qps, now| {
-            let event = cm_qps::event(qps, now);
-            let at = event.as_ref().map(|e| self.of_event(e));
+            let event = cm_qps::take_event(qps, now);
+            let at = event.as_ref().map(|e| self.event_engine(e));
             let cause = at.map_or_else(Default::default, |(engine, e)| {
                 let mut g = engine.lock_control();
                 witness::explain(&mut g, now, &e);

@@ -23,7 +23,7 @@ use std::sync::PoisonError;
 /// How many engines a device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineCount {
-    /// At most.
+    /// The most engines.
     pub most: u32,
     /// Engines made when the device is opened, at least 1. Each thread that makes a CQ then makes
     /// one more.
@@ -68,7 +68,7 @@ impl Engines {
         self.most
     }
 
-    /// An engine, if it is made.
+    /// An engine, if it exists.
     #[inline(always)]
     pub fn get(&self, k: usize) -> Option<&'static SoftEngine> {
         // Acquire pairs with the Release of `put`: a thread that sees the engine sees it complete.
@@ -77,12 +77,12 @@ impl Engines {
         unsafe { engine.as_ref() }
     }
 
-    /// The engines that are made, with their numbers.
+    /// The engines that exist, with their numbers.
     pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (usize, &'static SoftEngine)> + '_ {
         (0..self.most).filter_map(|k| self.get(k).map(|engine| (k, engine)))
     }
 
-    /// The engines that are made. The first one always is.
+    /// The engines that exist. The first one always does.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &'static SoftEngine> + '_ {
         self.numbered().map(|(_, engine)| engine)
     }
@@ -190,19 +190,20 @@ pub(super) struct Control {
 }
 
 impl SoftDevice {
-    /// Tells the engines that were made at the opening about each other: the device is in place.
+    /// Tells the engines that were made at the opening about each other, once the device is in its
+    /// place.
     pub(super) fn introduce(&'static self) {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         control.device = Some(self);
         if self.engines.most() > 1 {
             for (k, engine) in self.engines.numbered() {
-                engine.lock_control().set_others(self, k);
+                engine.lock_control().set_other_tables(self, k);
             }
         }
         self.engines.first().watch_interface();
     }
 
-    /// The engines of a new device that are made at its opening.
+    /// Makes the engines of a new device that are made at its opening.
     ///
     /// # Errors
     /// As [`SoftDevice::init`].
@@ -218,15 +219,15 @@ impl SoftDevice {
 
     /// An engine that exists.
     ///
-    /// # Errors
-    /// [`Error::StaleHandle`]: it does not exist; no program has a handle of it.
-    pub(super) fn made(&self, k: usize) -> Result<&'static SoftEngine> {
+    /// # Errors [`Error::StaleHandle`]: the engine does not exist, so no program has a handle of
+    /// it.
+    pub(super) fn existing_engine(&self, k: usize) -> Result<&'static SoftEngine> {
         // No words: no call of the program comes here.
         self.engines.get(k).ok_or(Error::StaleHandle)
     }
 
-    /// The engine `k`, made if it does not exist. If the system's limits prevent that now, another
-    /// engine.
+    /// The engine `k`. Makes it if it does not exist; if the system's limits prevent that now,
+    /// returns another engine.
     ///
     /// # Errors
     /// [`Error::OwnerDead`]: a parent of this process opened the device.
@@ -258,7 +259,7 @@ impl SoftDevice {
             })?;
             Ok(engine)
         })?;
-        self.with_all(|all| {
+        self.with_all_locked(|all| {
             // While all locks are held nobody binds a window of type 1. So each binding is either
             // copied with the engines, or comes later and reaches this engine, too.
             engine.lock_control().adopt_bindings(&all[0]);
@@ -285,7 +286,7 @@ impl SoftDevice {
             let (mut theirs, mut held) = (first.lock_control(), engine.lock_control());
             held.guard.adopt_all(&theirs.guard)?;
             if let Some(device) = control.device {
-                held.guard.set_others(device, k);
+                held.guard.set_other_tables(device, k);
             }
             if let (Some(of), Some(shm)) = (&theirs.port().shm, &mut held.port().shm) {
                 shm.share_all(of)?;

@@ -40,9 +40,9 @@ impl EventSink for OuterSink {
         }
     }
 
-    fn general_event(&self) {
+    fn other_mad_event(&self) {
         if let Some(to) = self.target() {
-            to.general_event();
+            to.other_mad_event();
         }
     }
 }

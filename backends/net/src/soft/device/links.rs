@@ -13,8 +13,8 @@ use gdrcore_core::error::Result;
 type Numbered = (usize, &'static SoftEngine);
 
 impl SoftDevice {
-    /// Before a queue pair of the engine `k` is connected to a QPN: makes the link to the engine
-    /// that has the QPN, if it is another engine and exists. Not under [`SoftDevice::control`].
+    /// Makes the link from the engine `k` to the engine that has a QPN, if that is another engine
+    /// and exists, before a queue pair is connected to the QPN. Not under [`SoftDevice::control`].
     ///
     /// # Errors
     /// [`gdrcore_core::Error::OwnerDead`]; those of [`SoftEngine::link_sibling`].
@@ -25,11 +25,11 @@ impl SoftDevice {
             return Ok(());
         };
         let _control = self.control()?;
-        link(siblings, (k, self.made(k)?), (of, other))
+        link(siblings, (k, self.existing_engine(k)?), (of, other))
     }
 
-    /// Before an address handle is made: links all engines with each other, and later each engine
-    /// that is made. The caller holds [`SoftDevice::control`].
+    /// Links all engines with each other, and later each engine that is made, before an address
+    /// handle is made. The caller holds [`SoftDevice::control`].
     ///
     /// # Errors
     /// Those of [`SoftEngine::link_sibling`].

@@ -61,7 +61,7 @@ impl SoftDevice {
             return Ok(part);
         }
         let own @ (_, engine, first) = self.resolve(h)?;
-        let of = self.made(k)?;
+        let of = self.existing_engine(k)?;
         let branch = branch(own, of)?;
         let links = (kind.links)(engine, first)?;
         (kind.links)(of, branch)?.set_next(links.next());

@@ -34,14 +34,14 @@ pub(in crate::soft) unsafe fn open(
     seed: u64,
     out: (&mut Option<UdpPort>, &mut Option<Member>),
 ) -> Result<()> {
-    let (cfg, layout) = (config.udp(), opening.layout);
+    let (cfg, layout) = (config.udp_config(), opening.layout);
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
         let (memory, bytes) = opening.range(layout.udp, layout.member);
         // SAFETY: the layout gives `udp..member` to the socket alone, and a port that failed to
         // open no longer uses it.
         unsafe { UdpPort::open(at, cfg, memory, bytes) }
     };
-    let (wanted, bounds) = (config.wanted()?, config.claim()?);
+    let (wanted, bounds) = (config.wanted_blocks()?, config.claim_bounds()?);
     let claim = |socket_dir: &SocketDir, at: &Endpoint| {
         let (memory, bytes) = opening.range(layout.member, layout.shm);
         // SAFETY: the layout gives `member..shm` to the claim alone; a dropped claim no longer uses

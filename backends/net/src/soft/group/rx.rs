@@ -4,7 +4,7 @@
 use crate::addr::Endpoint;
 use crate::addr_group::{ForEngine, Member, Owner, Packets};
 use crate::port::RxPacket;
-use crate::soft::peers::witness::refused;
+use crate::soft::peers::witness::note_refusal;
 use crate::soft::{endpoint, peer_addr, PortState};
 use gdrcore_core::cm::Addressee;
 use gdrcore_core::engine::cm::GSI_QPN;
@@ -131,7 +131,7 @@ impl PortState {
             let p = match mail {
                 ForEngine::Packets(p) => p,
                 ForEngine::Refused(dst, errno) => {
-                    refused(g, look_ups, now, dst, *errno);
+                    note_refusal(g, look_ups, now, dst, *errno);
                     return 0;
                 }
             };

@@ -28,8 +28,8 @@ impl PortState {
         }
     }
 
-    /// In a round that received nothing: ends the connections of processes that had ended before
-    /// the round. The packets of such a process are handled first, which is why its link is already
+    /// Ends the connections of processes that had ended before the round, in a round that received
+    /// nothing. The packets of such a process are handled first, which is why its link is already
     /// closed.
     #[inline]
     pub(in crate::soft) fn end_peers(&mut self, g: &mut Guard<'_>, now: u64) {
@@ -46,7 +46,7 @@ impl PortState {
             |at: &_, listener| !shm.as_ref().is_some_and(|shm| shm.leads_to(at, listener));
         while let Some((at, block)) = member.take_gone(is_closed) {
             if let Some(receipts) = member.receipts_of(&at, block, true) {
-                g.port_receipts(now, &peer_addr(&at), &receipts);
+                g.take_port_receipts(now, &peer_addr(&at), &receipts);
             }
             g.cm_peer_ended(now, &peer_addr(&at), block);
         }

@@ -17,12 +17,12 @@ pub(in crate::soft) fn check_grants_if_changed(g: &Guard<'_>, port: &mut PortSta
 pub(in crate::soft) fn check_grants(g: &Guard<'_>, port: &mut PortState) {
     port.seen.changes = g.changes();
     let Some(shm) = &mut port.shm else { return };
-    if g.begun() != port.seen.begun {
-        port.seen.begun = g.begun();
+    if g.connections_begun() != port.seen.connections_begun {
+        port.seen.connections_begun = g.connections_begun();
         shm.retain_receipts(|qpn, psn| g.is_receipt(qpn, psn));
     }
     shm.check_grants(|from, request, region: &MrAttr| {
-        g.mappable(request.qpn, request.from_qpn, &from.ip, request.rkey)
+        g.mappable_region(request.qpn, request.from_qpn, &from.ip, request.rkey)
             .is_some_and(|now| now == *region)
     });
 }

@@ -100,7 +100,7 @@ impl SoftEngine {
 pub(in crate::soft) fn export_requested(g: &Guard<'_>, shm: &mut ShmPort) {
     while let Some(asked) = shm.take_request() {
         let GrantRequest { from_qpn, qpn, rkey } = asked.request;
-        if let Some(region) = g.mappable(qpn, from_qpn, &asked.from.ip, rkey) {
+        if let Some(region) = g.mappable_region(qpn, from_qpn, &asked.from.ip, rkey) {
             shm.export(&asked, &region);
         }
     }

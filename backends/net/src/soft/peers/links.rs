@@ -18,7 +18,7 @@ use gdrcore_core::roce::peer::Path;
 use gdrcore_core::roce::run::{Run, Words};
 use gdrcore_core::wire::Malformed;
 
-/// The engine that takes what comes over links.
+/// The engine that takes the runs and records that come over links.
 struct Arrivals<'a, 'g> {
     engine: &'a SoftEngine,
     g: &'a mut Guard<'g>,
@@ -41,7 +41,7 @@ impl<'g> Records for Arrivals<'_, 'g> {
 
     #[inline(always)]
     fn take_short(&mut self, (from, receipts): Sender<'_>, head: impl Words, rest: &[u8]) -> usize {
-        // The time of an earlier round is enough here: at worst an ACK leaves a little earlier.
+        // The time of an earlier round is good enough: at worst an ACK leaves a little earlier.
         self.g.take_record(self.now, &from.ip, head, rest, receipts)
     }
 
@@ -63,8 +63,9 @@ impl<'g> Records for Arrivals<'_, 'g> {
 
 /// Data, under the lock: links to other processes.
 impl SoftEngine {
-    /// Writes what was just posted to a QP into the ring of its link. False: it takes another path,
-    /// or there is more to do. `is_plain`: the last request is a SEND or WRITE.
+    /// Writes the request that was just posted to a QP into the ring of its link. False: the
+    /// request takes another path, or there is more to do. `is_plain`: the last request is a SEND
+    /// or WRITE.
     #[inline(always)]
     pub(in crate::soft) fn send_to_link<const DC: bool>(
         &self,
@@ -184,7 +185,7 @@ impl SoftEngine {
         port.schedule.plan_maintenance(now, has_changed);
         export_requested(g, shm);
         if shm.has_lost() {
-            // A process that has ended may have sent a last ACK.
+            // A process that has ended may have written a last ACK.
             self.drain_links(g, port, now);
         }
         if let Some(shm) = &mut port.shm {
@@ -205,8 +206,8 @@ impl SoftEngine {
     fn lose_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let PortState { shm: Some(shm), member, .. } = port else { return };
         while let Some((link, lost)) = shm.take_lost() {
-            g.link_receipts(now, link, lost.receipts());
-            // A process that is watched may have said why it ends.
+            g.take_link_receipts(now, link, lost.receipts());
+            // A watched process may have sent the reason of its end.
             let watched = |member: &Member| member.watches(&lost.to, lost.block);
             if !member.as_ref().is_some_and(watched) {
                 g.cm_link_lost(now, link);
@@ -239,7 +240,7 @@ impl SoftEngine {
                 shm.commit(link, len);
                 continue;
             }
-            // No room, or nothing to send after all: the other links continue.
+            // The link has no room, or nothing to send after all. The other links continue.
             full[n_full] = link;
             n_full += 1;
             if n_full == full.len() {

@@ -98,7 +98,7 @@ impl SoftEngine {
         if to == self.local {
             // The path of a datagram is chosen for each datagram.
             let is_own = port.member.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn));
-            // With faults its own packets leave through the port, too.
+            // With faults the device's packets to itself leave through the port, too.
             if is_own && !port.has_faults() {
                 return Ok(());
             }

@@ -21,13 +21,13 @@ use crate::soft::endpoint;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 
-/// Look-ups take one part in so many of the time.
+/// Look-ups take at most the time divided by this.
 const SHARE: u64 = 32;
-/// Allowed ports are checked again this often: a port may have another user by now.
+/// Interval of checks of allowed ports, which may have another user by now.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// A refused port is remembered for this long at most.
+/// Longest time for which a refused port is remembered.
 const FORGET_NS: u64 = 1_000_000_000;
-/// Allowed ports that are remembered; a further one replaces the oldest.
+/// Most allowed ports that are remembered. A further one replaces the oldest.
 const ALLOWED: usize = 8;
 /// Places for refused ports, and as many for peers of other hosts. A place keeps the last one.
 const REFUSED: usize = 64;
@@ -111,7 +111,7 @@ fn look_up(peer: &PeerAddr, port: u16, local: &Endpoint) -> Found {
 }
 
 impl PeerPorts {
-    /// After packets came to the device at `local`: checks the allowed ports again at intervals.
+    /// Checks the allowed ports again at intervals, after packets came to the device at `local`.
     #[inline]
     pub(in crate::soft) fn review(&mut self, g: &mut Guard<'_>, now: u64, local: &Endpoint) {
         if self.any && now >= self.again_at {
@@ -132,9 +132,9 @@ impl PeerPorts {
         self.any = self.allowed.iter().any(Option::is_some);
     }
 
-    /// After packets came to the device at `local`: checks the port that the engine refused, if
-    /// there is one. Returns true if it is the peer's and from now on allowed. Then the packets
-    /// must be handled again, because the peer may never repeat them.
+    /// Checks the port that the engine refused, if there is one, after packets came to the device
+    /// at `local`. True: the port is the peer's, and is allowed from now on. The packets must be
+    /// handled again then, because the peer may never repeat them.
     #[inline]
     pub(in crate::soft) fn vet_refused(&mut self, g: &mut Guard<'_>, local: &Endpoint) -> bool {
         g.has_refused_port() && self.vet(g, local)
@@ -142,7 +142,7 @@ impl PeerPorts {
 
     #[cold]
     fn vet(&mut self, g: &mut Guard<'_>, local: &Endpoint) -> bool {
-        let Some((peer, port)) = g.refused_port() else { return false };
+        let Some((peer, port)) = g.take_refused_port() else { return false };
         // The port was checked in the last second. The engine forgets it when no queue pair is
         // connected to the peer.
         if self.is_allowed(&peer, port) {

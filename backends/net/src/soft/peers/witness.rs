@@ -67,7 +67,7 @@ fn cause_of_silence(reads: bool) -> CauseCode {
     }
 }
 
-/// Explains a connection request without an answer: the peer's process may live and not poll.
+/// Notes why a connection request got no answer: the peer's process may live and not poll.
 #[cold]
 pub(in crate::soft) fn explain(g: &mut Guard<'_>, now: u64, e: &CmEvent) {
     let AhAttr { dgid, scope_id, udp_port, .. } = e.peer;
@@ -90,11 +90,11 @@ fn has_socket(at: &Endpoint) -> bool {
     receiving_user(&Endpoint { port: 0, ..*at }, at).is_some()
 }
 
-/// The network, or a firewall of this host, has refused packets to a destination. Anybody can send
-/// such messages, so look-ups of the destination's socket get only a share of the time, as look-ups
-/// of ports do ([`super::ports`]).
+/// Notes that the network, or a firewall of this host, has refused packets to a destination.
+/// Anybody can send such messages, so look-ups of the destination's socket get only a share of the
+/// time, as look-ups of ports do ([`super::ports`]).
 #[cold]
-pub(in crate::soft) fn refused(
+pub(in crate::soft) fn note_refusal(
     g: &mut Guard<'_>,
     look_ups: &mut LookUps,
     now: u64,
@@ -112,8 +112,8 @@ fn ip(gid: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*gid).to_canonical()
 }
 
-/// The lines to be printed of failed connections. Collected under the engine's lock, printed
-/// without it: standard error may be a pipe that no process reads.
+/// The lines to be printed of failed connections. They are collected under the engine's lock and
+/// printed without it, because standard error may be a pipe that no process reads.
 #[derive(Default)]
 pub(in crate::soft) struct News {
     refusals: heapless::Vec<Refusal, REFUSALS>,

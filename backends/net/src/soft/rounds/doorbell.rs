@@ -1,4 +1,4 @@
-//! The doorbell: what a post of the program sends at once, in the turn of its thread.
+//! The doorbell: sends the request of a post at once, in the turn of its thread.
 
 use core::sync::atomic::Ordering;
 

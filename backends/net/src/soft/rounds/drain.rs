@@ -1,4 +1,5 @@
-//! Before a queue pair, a connection or a process ends: what has arrived is received and answered.
+//! The last rounds before a queue pair, a connection or a process ends: packets that have arrived
+//! are received and answered.
 
 use crate::clock::now_ns;
 use crate::soft::lock::{ControlGuard, EngineLock};
@@ -16,7 +17,7 @@ impl SoftEngine {
         self.drain_and_ack_locked(self.lock_control(), qp);
     }
 
-    /// Packets of a queue pair, or of all, that wait by injected faults leave and arrive now.
+    /// Lets packets of a queue pair, or of all, that wait by injected faults leave and arrive now.
     pub(in crate::soft) fn release_held(&self, held: &mut EngineLock<'_>, qp: Option<Handle>) {
         let (g, port) = held.parts();
         let index = qp.map(|qp| g.shared().qp_pool.check(qp));
@@ -35,12 +36,13 @@ impl SoftEngine {
         if let Some(qp) = qp {
             self.release_held(&mut held, Some(qp));
         }
-        // Includes links that were made since the last maintenance.
+        // The rounds include links that were made since the last maintenance.
         held.port().schedule.look_at_links();
         while rounds > 0 {
             let now = now_ns();
             held.guard.flush_acks();
-            // The socket too, even beside links: packets of other devices in it must not be lost.
+            // The socket is read even beside links, because packets of other devices in it must not
+            // be lost.
             held.port().schedule.look_at_socket();
             let handled = self.round_apart(&mut held, Round::Full, Some(now));
             let port = held.port();

@@ -17,13 +17,13 @@ use gdrcore_core::verbs::types::Wc;
 
 /// Most polls between two looks at the clock.
 const EVERY: u32 = 256;
-/// Time between two looks: at least the first, if fewer polls than [`EVERY`] come in it, and at
-/// most the second.
+/// Shortest and longest time between two looks. If more than [`EVERY`] polls come in the shortest
+/// time, a look comes earlier.
 const LOOK_NS: [u64; 2] = [25_000, 50_000];
-/// A program that polls this often between two looks drives the engine; the helper leaves it alone
+/// A program that polls so often between two looks drives the engine. The helper leaves it alone
 /// until the next look.
 const BUSY: u32 = 8;
-/// After this time without a full round, a poll runs one. It costs as much as twenty short
+/// Time without a full round after which a poll runs one. A round costs as much as twenty short
 /// operations.
 const ROUND_NS: u64 = 200_000;
 

@@ -26,7 +26,7 @@ impl Default for Rest {
 }
 
 impl Rest {
-    /// The lock's holder has found the engine at rest, and releases the lock next.
+    /// Notes that the lock's holder has found the engine at rest, and releases the lock next.
     fn begin(&self, turns: &TurnLock) {
         self.epoch.store(turns.epoch().wrapping_add(1), Ordering::Relaxed);
     }
@@ -59,8 +59,8 @@ impl PortState {
 
 /// Data: polls that find nothing.
 impl SoftEngine {
-    /// After a round in vain, just before the release of the lock: notes whether the engine is at
-    /// rest.
+    /// Notes whether the engine is at rest, after a round in vain and just before the release of
+    /// the lock.
     #[inline(always)]
     pub(in crate::soft) fn note_rest(&self, held: &mut EngineLock<'_>) {
         if held.port().has_no_input() {
@@ -78,9 +78,9 @@ impl SoftEngine {
         }
     }
 
-    /// Whether a poll of an empty CQ needs no round, because the engine is at rest. Notes such a
-    /// poll. One of [`IDLE_POLLS`] runs a round all the same, and gives the core away. A helper
-    /// that starts ends the rest by its rounds, and learns of polls from then on.
+    /// Whether a poll of an empty CQ needs no round, because the engine is at rest. Notes the poll.
+    /// One of [`IDLE_POLLS`] such polls runs a round all the same, and gives the core away. A
+    /// helper that starts ends the rest by its rounds, and learns of polls from then on.
     #[inline(always)]
     pub(in crate::soft) fn skip_round_at_rest(&self) -> bool {
         if !self.polls.rest.is_valid(self.engine.turns()) || self.engine.shared().active.any() {

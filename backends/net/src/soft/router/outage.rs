@@ -10,8 +10,8 @@ use crate::via::resume::Standing;
 use gdrcore_core::engine::Guard;
 use std::os::fd::AsRawFd;
 
-/// After the router's return the silence of a peer is no fault for this long: its process may come
-/// back later than this one.
+/// Time after the router's return for which the silence of a peer is no fault, because its process
+/// may come back later than this one.
 const SETTLE_NS: u64 = 2_000_000_000;
 /// Times after the return at which unacknowledged packets are sent again, once each. The delay is
 /// at most twice the time that the peer's process took to come back.
@@ -82,7 +82,7 @@ impl SoftEngine {
         }
         if outage.since.is_none() && (outage.relay_lost || via.is_gone()) {
             (outage.since, outage.at, outage.back) = (Some(now), Some(now), None);
-            g.port_away();
+            g.begin_outage();
         }
         if outage.at.is_none_or(|at| now < at) {
             return;
@@ -101,7 +101,7 @@ impl SoftEngine {
         }
     }
 
-    /// A router has taken the session.
+    /// Continues with a router that has taken the session.
     #[cold]
     fn take_back(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, relay: Option<Relay>) {
         let Some(via) = &self.via else { return };
@@ -114,7 +114,7 @@ impl SoftEngine {
         port.router.services.tell_again();
         port.router.outage = Outage { at: Some(now), back: Some((now, 0)), ..Outage::default() };
         port.router.outage.changed = true;
-        g.port_back(now, now + SETTLE_NS);
+        g.end_outage(now, now + SETTLE_NS);
     }
 
     /// After the router's return: announces listeners again, and sends what peers have not
@@ -133,19 +133,19 @@ impl SoftEngine {
         let due = AGAIN_NS.iter().take_while(|&&after| now >= since + after).count();
         if due > done {
             outage.changed = true;
-            g.port_back(now, since + SETTLE_NS);
+            g.end_outage(now, since + SETTLE_NS);
         }
         outage.back = (due < AGAIN_NS.len() || untold).then_some((since, due));
         let next = AGAIN_NS.get(due).map(|after| since + after);
         outage.at = if untold { Some(now + LOOK_NS) } else { next };
     }
 
-    /// No router takes the session any more.
+    /// Gives up, because no router takes the session any more.
     #[cold]
     fn lose_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, waited: u64) {
         port.end_relay();
         port.router.outage = Outage { over: true, changed: true, ..Outage::default() };
-        g.port_lost(now, waited);
+        g.fail_port(now, waited);
         self.notify(g);
     }
 }

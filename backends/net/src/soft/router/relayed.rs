@@ -68,8 +68,9 @@ pub(in crate::soft) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
     }
 }
 
-/// Returns true if the ring is full; its socket is readable when there is room. `written`: the ring
-/// has new packets, of which a sleeping router does not know.
+/// Writes packets until none is left or the ring is full. True: the ring is full; its socket is
+/// readable when there is room. `written`: the ring has new packets, of which a sleeping router
+/// does not know.
 fn write_all(
     g: &mut Guard<'_>,
     relay: &mut Relay,

@@ -107,8 +107,8 @@ impl SoftEngine {
         }
     }
 
-    /// Before a control call takes the lock: requests a link from the router, to the peer of an
-    /// address vector and a queue pair number, unless there is one or none is needed.
+    /// Requests a link from the router, to the peer of an address vector and a queue pair number,
+    /// unless there is one or none is needed. A control call does this before it takes the lock.
     ///
     /// # Errors
     /// As [`RequestGuard::route`].
@@ -187,7 +187,7 @@ impl SoftEngine {
                 Some(link.map_err(|e| closed_link(e, qpn))?)
             }
             Some(RouterLink { direct: None, .. }) => None,
-            // The call cannot make requests, or the link has ended since.
+            // The call could make no request, or the link has ended since.
             None => shm.find_link(to, block_of(qpn)),
         };
         if link.is_none() && !relays {

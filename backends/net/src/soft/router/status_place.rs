@@ -1,5 +1,5 @@
-//! Where a device over a router is asked for its status ([`crate::status`]), and answers. Other
-//! devices have the directory of their block for that.
+//! The directory at which a device over a router is asked for its status ([`crate::status`]), and
+//! answers. Other devices have the directory of their block for that.
 
 use crate::addr::{Endpoint, ROCE_PORT};
 use crate::addr_group::group_msg::{parse, GroupSocket, Received};

@@ -248,7 +248,7 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
     let (qp, qpn, _) = g.qp_create(now_ns(), &init).unwrap();
     drop(g);
     End {
-        port: PortState::over(port),
+        port: PortState::with_port(port),
         host: Bare { address, waiter, sleeps: false },
         engine,
         cq,

@@ -25,8 +25,8 @@ const IDLE_POLLS_LOCAL: u32 = 32;
 /// are few it waits for this one.
 const IDLE_POLLS_RELAYED: u32 = 4;
 
-/// If a yield takes longer, other threads compute on this core. A peer that works for its turn and
-/// yields takes less.
+/// Time of a yield from which on other threads compute on this core. A peer that works for its turn
+/// and yields takes less.
 const AWAY_NS: u64 = 1_000_000;
 /// Sleeps before a yield is tried again: some 20 ms.
 const SLEEPS: u32 = 256;

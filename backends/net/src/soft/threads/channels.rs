@@ -104,7 +104,7 @@ impl SoftEngine {
     /// descriptor.
     pub(in crate::soft) fn channel_create(&self) -> Result<Handle> {
         self.channels.driver.prepare()?;
-        self.channel_over(eventfd(0)?, 0)
+        self.make_channel(eventfd(0)?, 0)
     }
 
     /// Makes a branch of the channel `home` of another engine of the device, which raises its
@@ -113,10 +113,10 @@ impl SoftEngine {
     /// # Errors
     /// As [`SoftEngine::channel_create`].
     pub(in crate::soft) fn channel_branch(&self, home: Handle, fd: RawFd) -> Result<Handle> {
-        self.channel_over(Fd::copy_of(fd)?, home)
+        self.make_channel(Fd::copy_of(fd)?, home)
     }
 
-    fn channel_over(&self, fd: Fd, home: Handle) -> Result<Handle> {
+    fn make_channel(&self, fd: Fd, home: Handle) -> Result<Handle> {
         let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
         let i = owned.iter().position(Option::is_none).ok_or_else(|| {
             refuse!(NoMemory, "channel: {} are open, the most of a device", owned.len())
@@ -222,7 +222,7 @@ impl SoftEngine {
     /// # Errors
     /// As [`Guard::cq_create`]; [`gdrcore_core::Error::StaleHandle`].
     pub(in crate::soft) fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
-        self.on_channel(channel, |g| g.cq_create(cqe), |(cq, _)| *cq)
+        self.make_on_channel(channel, |g| g.cq_create(cqe), |(cq, _)| *cq)
     }
 
     /// Creates a branch of a CQ of another engine, whose events go to a branch of its channel.
@@ -235,11 +235,11 @@ impl SoftEngine {
         cqe: u32,
         channel: Handle,
     ) -> Result<Handle> {
-        self.on_channel(channel, |g| g.cq_branch(of, cqe), |cq| *cq)
+        self.make_on_channel(channel, |g| g.cq_branch(of, cqe), |cq| *cq)
     }
 
     /// Makes a CQ and sends its events to a channel.
-    fn on_channel<T>(
+    fn make_on_channel<T>(
         &self,
         channel: Handle,
         make: impl FnOnce(&mut Guard<'_>) -> Result<T>,

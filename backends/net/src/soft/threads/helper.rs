@@ -25,19 +25,19 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::sleep;
 use std::os::fd::RawFd;
 
-/// Without a poll for this long, the helper takes over.
+/// Time without a poll after which the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
 /// While the program polls, each look of the helper costs the program some 16 µs if both share a
 /// core. So the interval of looks doubles up to the first of these values. Then it grows with the
 /// time for which the program has polled ([`LOOK_PART`]), up to the second.
 const LOOK_MAX_NS: [u64; 2] = [800_000, 12_800_000];
-/// The interval is that time divided by this.
+/// The interval of looks is the time for which the program has polled divided by this.
 const LOOK_PART: u64 = 16;
 /// After this many take-overs that found work, polls that find none no longer count.
 const STICKY: u32 = 2;
 /// Time that the helper looks for more work before it sleeps.
 const LINGER_NS: u64 = 20_000;
-/// For this long after work, each sleep of the helper is at most this long.
+/// Longest sleep of the helper, for as long a time after work.
 const NAP_NS: u64 = 10_000_000;
 /// Attempts at the lock before the helper sleeps: some microseconds.
 const LOCK_TRIES: u32 = 256;

@@ -54,7 +54,7 @@ impl SoftEngine {
             sink.cm_event();
         }
         if g.cm().has_other_mads() {
-            sink.general_event();
+            sink.other_mad_event();
         }
     }
 }

@@ -14,7 +14,7 @@ fn inject(e: &mut End, rules: &str) {
     let config = SoftConfig { faults: Some(&spec), path: PathChoice::Udp, ..SoftConfig::default() };
     let mut tap = Tap::open(None, &config, SPACE as u32).unwrap().expect("a tap");
     let (index, _) = e.engine.qp(e.qp).unwrap();
-    tap.injector().expect("faults").made(index).unwrap();
+    tap.injector().expect("faults").note_made(index).unwrap();
     e.port.tap = Some(tap);
 }
 

@@ -1,5 +1,5 @@
-//! For faults that the device's owner injects ([`crate::inject`]): finds the queue pair of a
-//! packet, and causes errors. Without such faults nothing here is called.
+//! Faults that the device's owner injects ([`crate::inject`]): finds the queue pair of a packet,
+//! and causes errors. Without such faults nothing here is called.
 
 use super::Guard;
 use crate::cm::types::cm_event;
@@ -26,9 +26,9 @@ pub struct PacketQp {
     pub expected: Psn,
     /// Path MTU in bytes; 0: it has no connection.
     pub mtu: u32,
-    /// A packet of it may come again.
+    /// Packets of the queue pair may come again.
     pub is_reliable: bool,
-    /// It takes receive requests of an SRQ.
+    /// The queue pair takes receive requests of an SRQ.
     pub has_srq: bool,
 }
 
@@ -50,7 +50,7 @@ impl PacketQp {
 /// Control: what injected faults ask for.
 impl Guard<'_> {
     /// The queue pair of a number, if it takes packets.
-    pub fn place_of(&self, qpn: u32) -> Option<PacketQp> {
+    pub fn packet_qp(&self, qpn: u32) -> Option<PacketQp> {
         let t = &self.transport;
         let index = t.common.qp_of(qpn)?;
         t.qps.get(index).filter(|qp| qp.can_receive()).map(|qp| PacketQp::new(t, index, qp))
@@ -75,15 +75,15 @@ impl Guard<'_> {
         Some(PacketQp::new(t, index, &t.qps[index]))
     }
 
-    /// Owes the peer of a queue pair an RNR NAK for the packet that it expects, as if it had no
-    /// receive request for that. The packet itself must not reach the engine.
+    /// Makes a queue pair owe its peer an RNR NAK for the packet that it expects, as if it had no
+    /// receive request. The packet itself must not reach the engine.
     pub fn refuse_unready(&mut self, index: usize) {
         let (inner, s) = self.split();
         inner.transport.conn(s, index).refuse_unready();
     }
 
-    /// The next message of a queue pair takes a request of its SRQ that is not the first; `draw`
-    /// decides which. Without an SRQ nothing happens.
+    /// Makes the next message of a queue pair take a request of its SRQ that is not the first.
+    /// `draw` decides which. Without an SRQ nothing happens.
     pub fn swap_receive(&mut self, index: usize, draw: u64) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -107,9 +107,9 @@ impl Guard<'_> {
         }
     }
 
-    /// The message that an RC queue pair expects ends with an error, and so do its receive request
-    /// and the queue pair. False: there is no receive request. The packet must not reach the engine
-    /// then.
+    /// Ends the message that an RC queue pair expects with an error, and with it the receive
+    /// request and the queue pair. The packet must not reach the engine then. False: there is no
+    /// receive request.
     pub fn fail_arrival(&mut self, now: u64, index: usize, status: u32, rule: u32) -> bool {
         let (inner, s) = self.split();
         let is_rc = |qp: &Qp| qp.kind == QpKind::Rc && qp.can_receive();
@@ -166,18 +166,18 @@ impl Guard<'_> {
         srq.events |= 1 << event;
         s.notify.store(true, Ordering::Release);
         if event == async_event::SRQ_ERR {
-            self.fail_those(now, rule, |qp| qp.srq == index);
+            self.fail_qps_where(now, rule, |qp| qp.srq == index);
         }
     }
 
-    /// The device is removed: all queue pairs end.
+    /// Removes the device: all queue pairs end.
     pub fn remove_device(&mut self, now: u64, rule: u32) {
         self.raise_port(async_event::DEVICE_FATAL);
         self.cm_interface_changed(cm_event::DEVICE_REMOVAL);
-        self.fail_those(now, rule, |_| true);
+        self.fail_qps_where(now, rule, |_| true);
     }
 
-    fn fail_those(&mut self, now: u64, rule: u32, are: impl Fn(&Qp) -> bool) {
+    fn fail_qps_where(&mut self, now: u64, rule: u32, are: impl Fn(&Qp) -> bool) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
         for qi in 0..t.qps.len() {
@@ -189,8 +189,8 @@ impl Guard<'_> {
         }
     }
 
-    /// The connection manager ends the connection of a queue pair, as if a program had: both ends
-    /// hear of it.
+    /// Ends the connection of a queue pair by the connection manager, as a program would: both ends
+    /// are told.
     pub fn disconnect(&mut self, now: u64, index: usize) {
         let (inner, _) = self.split();
         if let Some(qp) = inner.transport.qps.get(index).filter(|qp| qp.live) {
