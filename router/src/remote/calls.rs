@@ -192,7 +192,10 @@ impl Session {
         let other = fd.map(File::new).transpose()?;
         let file = other.as_ref().or(self.file.as_ref());
         let file = file.ok_or_else(|| refuse!(Invalid, "the session has no file"))?;
-        let writable = region.access & access::LOCAL_WRITE != 0;
+        // Linux before 6.2 pins the pages of any region for writing, so a NIC would refuse those of
+        // a shared mapping without that right. What the NIC may do is up to the region's access.
+        let pins_for_writing = shared.is_nic() && other.is_none();
+        let writable = region.access & access::LOCAL_WRITE != 0 || pins_for_writing;
         let n: usize = self.mrs.iter().map(|mr| mr.memory.pieces()).sum();
         if n + region.pieces.len() > limits::MR as usize {
             return Err(refuse!(
