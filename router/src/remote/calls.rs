@@ -141,6 +141,8 @@ impl Session {
             plain ChannelDestroy(channel) => self.destroy_channel(channel);
 
             with_fd SrqCreate(new) => self.make_srq(shared, owners, &new);
+            with_fd SrqResize((srq, max_wr, limit)) => self.resize_srq(shared, srq, max_wr, limit);
+            plain SrqSwitch(srq) => self.switch_srq(srq);
             plain SrqModify((srq, limit)) => d.srq_modify(self.srqs.get(srq)?.device, limit);
             plain SrqQuery(srq) => d.srq_query(self.srqs.get(srq)?.device);
             plain SrqNumber(srq) => d.srq_number(self.srqs.get(srq)?.device);
@@ -434,10 +436,47 @@ impl Session {
             .and_then(|queue| self.make_queues([queue, QueueShape::default()]));
         let (map, fd) = made.inspect_err(|_| _ = shared.device().srq_destroy(device))?;
         let queue = map.shapes()[0];
-        self.srqs.add(Srq { device, map, head: 0 })?;
+        self.srqs.add(Srq { device, map, next: None, head: 0 })?;
         self.watch(2 * limits::QP + index_of(handle) as u32);
         owners.insert(device, (self.number, handle));
         Ok(((handle, attr, queue), fd))
+    }
+
+    /// As [`Session::resize_cq`].
+    fn resize_srq(
+        &mut self,
+        shared: &mut SharedDevice,
+        srq: Handle,
+        max_wr: u32,
+        limit: Option<u32>,
+    ) -> Result<((u32, QueueShape), OwnedFd)> {
+        let s = self.srqs.get(srq)?;
+        let (device, stride) = (s.device, s.map.shapes()[0].stride);
+        self.check_room([shape(max_wr, stride)?, QueueShape::default()])?;
+        let given = shared.make(|d| d.srq_resize(device, max_wr, limit))?;
+        let (map, fd) = self.make_queues([shape(given, stride)?, QueueShape::default()])?;
+        let shape = map.shapes()[0];
+        let unused = self.srqs.get_mut(srq)?.next.replace(map);
+        unused.iter().for_each(|map| self.give_room(map.shapes()));
+        Ok(((given, shape), fd))
+    }
+
+    fn switch_srq(&mut self, srq: Handle) -> Result<()> {
+        let s = self.srqs.get_mut(srq)?;
+        let map = s.next.take().ok_or_else(|| refuse!(Invalid, "srq: it was not resized"))?;
+        // Those that the device has room for are there.
+        let waiting = s.map.waiting(0, s.head).unwrap_or(0);
+        let unused = match waiting {
+            0 => core::mem::replace(&mut s.map, map),
+            _ => map,
+        };
+        self.give_room(unused.shapes());
+        if waiting > 0 {
+            return Err(refuse!(Invalid, "srq: {waiting} requests wait that it has no room for"));
+        }
+        self.srqs.get_mut(srq)?.head = 0;
+        self.watch_anew(2 * limits::QP + index_of(srq) as u32);
+        Ok(())
     }
 
     pub(super) fn destroy_srq(
@@ -448,7 +487,7 @@ impl Session {
     ) -> Result<()> {
         let ended = self.srqs.end(srq, |s| d.srq_destroy(s.device))?;
         owners.remove(&ended.device);
-        self.give_room(ended.map.shapes());
+        ended.next.iter().chain([&ended.map]).for_each(|map| self.give_room(map.shapes()));
         Ok(())
     }
 

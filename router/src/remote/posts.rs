@@ -286,6 +286,13 @@ impl Session {
         note_bell(&mut self.watched, &mut self.is_watched, bell);
     }
 
+    /// The same for one that goes on in other memory: what was seen of it is of the old one.
+    pub(super) fn watch_anew(&mut self, bell: u32) {
+        self.watch(bell);
+        let of = self.watched[kind_of(bell)].iter_mut().find(|w| w.bell == bell);
+        of.into_iter().for_each(|w| w.tail = None);
+    }
+
     /// Watches the queues whose bells have rung.
     fn hear(&mut self) {
         let Session { door, watched, is_watched, .. } = self;
