@@ -234,6 +234,14 @@ impl Tenant {
                     self.known.push(srq);
                     let bell = Doorbell::Srq(index_of(srq) as u32).number();
                     self.add_queues(bell, fd, [shape, QueueShape::default()]);
+                    if input.one_in(2) {
+                        let other = (srq, sizes(input), None);
+                        let made = self.ask::<call::SrqResize>(server, &other, None, seen);
+                        if let Some(((_, shape), fd)) = made {
+                            self.add_queues(bell, fd, [shape, QueueShape::default()]);
+                        }
+                        self.ask::<call::SrqSwitch>(server, &srq, None, seen);
+                    }
                 }
             }
             4 => self.manage(server, input, seen),

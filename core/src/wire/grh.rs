@@ -70,8 +70,9 @@ pub struct Source {
 /// The sender, or None where the bytes are neither header.
 pub fn parse(b: &[u8; BYTES]) -> Option<Source> {
     let v4 = b.last_chunk::<20>()?;
-    // Either half could look like the other by chance; the IPv4 checksum decides.
-    if v4[0] == 0x45 && v4_checksum_holds(v4) {
+    // Either half could look like the other by chance. Where the first one seems to be IPv6's, the
+    // IPv4 checksum decides; elsewhere it may be missing, as in what rxe sends to its own address.
+    if v4[0] == 0x45 && (b[0] >> 4 != 6 || v4_checksum_holds(v4)) {
         let mut source = [0; 16];
         source[10] = 0xff;
         source[11] = 0xff;
@@ -113,6 +114,11 @@ mod tests {
         let s = parse(&b).unwrap();
         assert_eq!(s.source, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 0, 1]);
         b[30] ^= 1;
+        assert_eq!(parse(&b), Some(s), "without a checksum");
+        b[0] = 0x6e;
+        assert_eq!(parse(&b).unwrap().source[..12], [0xee; 12], "of IPv6");
+        b[20] = 0x46;
+        b[0] = 0xee;
         assert_eq!(parse(&b), None);
     }
 

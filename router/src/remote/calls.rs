@@ -13,14 +13,14 @@ use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, Wc,
 };
-use gdrcore_core::verbs::wqe::{recv_stride, send_stride};
+use gdrcore_core::verbs::wqe::{recv_stride, send_stride, RecvWqe};
 use gdrcore_net::map::page_size;
 use gdrcore_net::remote::call::{
     self, whole, Call, GpuMemory, GpuRoute, MadeQp, NewSrq, QueueShape, Region, Words,
 };
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::{File, Pages};
-use gdrcore_net::remote::queue::{QueueMap, SLOTS_MAX, STRIDE_MAX};
+use gdrcore_net::remote::queue::{Doorbell, QueueMap, SLOTS_MAX, STRIDE_MAX};
 use gdrcore_net::rights::{self, Foreign};
 use std::os::fd::OwnedFd;
 
@@ -125,6 +125,8 @@ impl Session {
             plain ChannelDestroy(channel) => self.destroy_channel(channel);
 
             with_fd SrqCreate(new) => self.make_srq(shared, owners, &new);
+            with_fd SrqResize((srq, max_wr, limit)) => self.resize_srq(shared, srq, max_wr, limit);
+            plain SrqSwitch(srq) => self.switch_srq(srq);
             plain SrqModify((srq, limit)) => d.srq_modify(self.srqs.get(srq)?.device, limit);
             plain SrqQuery(srq) => d.srq_query(self.srqs.get(srq)?.device);
             plain SrqNumber(srq) => d.srq_number(self.srqs.get(srq)?.device);
@@ -177,7 +179,10 @@ impl Session {
         let other = fd.map(File::new).transpose()?;
         let file = other.as_ref().or(self.file.as_ref());
         let file = file.ok_or_else(|| refuse!(Invalid, "the session has no file"))?;
-        let writable = region.access & access::LOCAL_WRITE != 0;
+        // Linux before 6.2 pins the pages of any region for writing, so a NIC would refuse those of
+        // a shared mapping without that right. What the NIC may do is up to the region's access.
+        let pins_for_writing = shared.is_nic() && other.is_none();
+        let writable = region.access & access::LOCAL_WRITE != 0 || pins_for_writing;
         let n: usize = self.mrs.iter().map(|mr| mr.memory.pieces()).sum();
         if n + region.pieces.len() > limits::MR as usize {
             return Err(refuse!(
@@ -416,10 +421,47 @@ impl Session {
             .and_then(|queue| self.make_queues([queue, QueueShape::default()]));
         let (map, fd) = made.inspect_err(|_| _ = shared.device().srq_destroy(device))?;
         let queue = map.shapes()[0];
-        self.srqs.add(Srq { device, map, head: 0 })?;
-        self.watch(2 * limits::QP + index_of(handle) as u32);
+        self.srqs.add(Srq { device, map, next: None, head: 0 })?;
+        self.watch(Doorbell::Srq(index_of(handle) as u32));
         owners.insert(device, (self.number, handle));
         Ok(((handle, attr, queue), fd))
+    }
+
+    /// As [`Session::resize_cq`].
+    fn resize_srq(
+        &mut self,
+        shared: &mut SharedDevice,
+        srq: Handle,
+        max_wr: u32,
+        limit: Option<u32>,
+    ) -> Result<((u32, QueueShape), OwnedFd)> {
+        let s = self.srqs.get(srq)?;
+        let (device, stride) = (s.device, s.map.shapes()[0].stride);
+        self.check_room([shape(max_wr, stride)?, QueueShape::default()])?;
+        let given = shared.make(|d| d.srq_resize(device, max_wr, limit))?;
+        let (map, fd) = self.make_queues([shape(given, stride)?, QueueShape::default()])?;
+        let shape = map.shapes()[0];
+        let unused = self.srqs.get_mut(srq)?.next.replace(map);
+        unused.iter().for_each(|map| self.give_room(map.shapes()));
+        Ok(((given, shape), fd))
+    }
+
+    fn switch_srq(&mut self, srq: Handle) -> Result<()> {
+        let s = self.srqs.get_mut(srq)?;
+        let map = s.next.take().ok_or_else(|| refuse!(Invalid, "srq: it was not resized"))?;
+        // Those that the device has room for are there.
+        let waiting = s.map.waiting::<RecvWqe>(0, s.head, u32::MAX);
+        let unused = match waiting {
+            0 => core::mem::replace(&mut s.map, map),
+            _ => map,
+        };
+        self.give_room(unused.shapes());
+        if waiting > 0 {
+            return Err(refuse!(Invalid, "srq: {waiting} requests wait that it has no room for"));
+        }
+        self.srqs.get_mut(srq)?.head = 0;
+        self.watch_anew(Doorbell::Srq(index_of(srq) as u32));
+        Ok(())
     }
 
     pub(super) fn destroy_srq(
@@ -430,7 +472,7 @@ impl Session {
     ) -> Result<()> {
         let ended = self.srqs.end(srq, |s| d.srq_destroy(s.device))?;
         owners.remove(&ended.device);
-        self.give_room(ended.map.shapes());
+        ended.next.iter().chain([&ended.map]).for_each(|map| self.give_room(map.shapes()));
         Ok(())
     }
 
@@ -484,7 +526,9 @@ impl Session {
             under_way: UnderWay::default(),
             flushes: false,
         })?;
-        (0..2).for_each(|k| self.watch(2 * index_of(handle) as u32 + k));
+        let index = index_of(handle) as u32;
+        self.watch(Doorbell::Send(index));
+        self.watch(Doorbell::Receive(index));
         self.guard.made(number, self.tenant);
         owners.insert(device, (self.number, handle));
         Ok((MadeQp { handle, qpn: number, cap, sq, rq }, fd))

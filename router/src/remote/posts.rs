@@ -273,8 +273,16 @@ fn note_bell(watched: &mut [Vec<Watched>; 2], is_watched: &mut [bool], bell: u32
 
 impl Session {
     /// Looks at a new queue in each round.
-    pub(super) fn watch(&mut self, bell: u32) {
-        note_bell(&mut self.watched, &mut self.is_watched, bell);
+    pub(super) fn watch(&mut self, bell: Doorbell) {
+        note_bell(&mut self.watched, &mut self.is_watched, bell.number());
+    }
+
+    /// The same for one that goes on in other memory: what was seen of it is of the old one.
+    pub(super) fn watch_anew(&mut self, bell: Doorbell) {
+        self.watch(bell);
+        let bell = bell.number();
+        let of = self.watched[kind_of(bell)].iter_mut().find(|w| w.bell == bell);
+        of.into_iter().for_each(|w| w.tail = None);
     }
 
     /// Watches the queues whose bells have rung.

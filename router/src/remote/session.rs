@@ -139,6 +139,8 @@ pub(super) struct Ah {
 pub(super) struct Srq {
     pub(super) device: Handle,
     pub(super) map: QueueMap,
+    /// Memory of another size, until the tenant has mapped it.
+    pub(super) next: Option<QueueMap>,
     pub(super) head: u32,
 }
 

@@ -13,7 +13,7 @@ use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, Handle, QpAttr,
     QpCap, QpInit, Wc,
 };
-use gdrcore_core::verbs::wqe::SendWqe;
+use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_net::remote::adopt::Adopter;
 use gdrcore_net::remote::call::{self, parse_answer, request, Call, QueueShape, Region};
 use gdrcore_net::remote::client::RemoteDevice;

@@ -6,7 +6,7 @@ use crate::ends::{
 };
 use gdrcore_core::device::SrqAttr;
 use gdrcore_core::verbs::types::{
-    access, mtu, qp_type, send_flags, wc_flags, wc_opcode, wc_status, wr_opcode, BindMwWr,
+    access, mtu, qp_type, send_flags, wc_flags, wc_opcode, wc_status, wr_opcode, BindMwWr, Handle,
     MwBindInfo, QpInit, RecvWr, Sge,
 };
 use gdrcore_core::Error;
@@ -28,6 +28,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("a list of requests is posted in order", list),
     ("a full depth of WRITEs, again and again", depth),
     ("a shared receive queue serves two queue pairs", shared_receives),
+    ("a shared receive queue is resized with receives in it", resized_srq),
     ("UC carries SEND and WRITE", unreliable),
     ("UD carries datagrams behind a GRH", datagrams),
     ("a window grants access to a region and is invalidated", window),
@@ -242,6 +243,92 @@ fn depth(t: Bench<'_>) -> Outcome {
     finish(a, b)
 }
 
+/// Gives an end a queue pair that receives from an SRQ, in that one's PD.
+fn on_srq(end: &mut End<'_>, pd: Handle, srq: Handle) {
+    let QpInit { cap, .. } = end.dev.qp_query(end.qp).unwrap().1;
+    end.dev.qp_destroy(end.qp).unwrap();
+    let init = QpInit {
+        pd,
+        send_cq: end.cq,
+        recv_cq: end.cq,
+        srq,
+        qp_type: qp_type::RC,
+        cap,
+        ..QpInit::default()
+    };
+    (end.qp, end.own.qpn, _) = end.dev.qp_create(&init).unwrap();
+}
+
+/// Posts a receive of 64 bytes to an SRQ.
+fn post_shared(end: &End<'_>, srq: Handle, wr_id: u64, at: u64) -> gdrcore_core::Result<()> {
+    let pieces = [end.piece(at, 64)];
+    let wr = RecvWr { wr_id, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: 1 };
+    // SAFETY: request and piece live on this stack frame.
+    unsafe { end.dev.post_srq_recv(srq, &wr, &mut std::ptr::null()) }
+}
+
+/// Destroys an SRQ and the ends whose queue pairs receive from it.
+fn end_with_srq<const N: usize>(ends: [End<'_>; N], srq: Handle) {
+    ends.iter().for_each(|end| end.dev.qp_destroy(end.qp).unwrap());
+    ends[0].dev.srq_destroy(srq).unwrap();
+    for End { dev, cq, mr, pd, .. } in &ends {
+        dev.cq_destroy(*cq).and(dev.mr_dereg(*mr)).and(dev.pd_dealloc(*pd)).unwrap();
+    }
+}
+
+fn resized_srq(t: Bench<'_>) -> Outcome {
+    let shape = Shape { cqe: 512, ..Shape::default() };
+    let (mut a, mut b) = (End::new(t.a, shape).unwrap(), End::new(t.b, shape).unwrap());
+    let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+    let (srq, SrqAttr { max_wr: before, .. }) = t.b.srq_create(b.pd, &attr).unwrap();
+    let pd = b.pd;
+    on_srq(&mut b, pd, srq);
+    connect_both(&mut a, &mut b);
+    // More than it has room for, where a queue in front of it has some, too.
+    let mut posted = 0;
+    while post_shared(&b, srq, posted, posted % 16 * 64).is_ok() {
+        posted += 1;
+    }
+    let (small, large) = (posted as u32, 4 * before);
+    match t.b.srq_resize(srq, large, Some(2)) {
+        Err(Error::Unsupported) => {
+            a.destroy().unwrap();
+            end_with_srq([b], srq);
+            return Outcome::Skipped("SRQs keep their size".into());
+        }
+        given => assert!(given.unwrap() >= large),
+    }
+    let now = t.b.srq_query(srq).unwrap();
+    assert!(now.max_wr >= large && now.srq_limit == 2, "{now:?}");
+    while posted < large.into() {
+        post_shared(&b, srq, posted, posted % 16 * 64).unwrap();
+        posted += 1;
+    }
+    let mut exchange = |b: &mut End<'_>, from: u64, to: u64| {
+        for i in from..to {
+            a.buffer.write(0, &[i as u8; 64]);
+            a.post(i, Op::Send(None), 0, 64).unwrap();
+            succeed(&mut a, b, i);
+            succeed(b, &mut a, i);
+            assert_eq!(b.buffer.read(i as usize % 16 * 64, 64), [i as u8; 64]);
+        }
+    };
+    exchange(&mut b, 0, 1);
+    assert_eq!(t.b.srq_resize(srq, small.min(before), None), Err(Error::Invalid), "too many wait");
+    assert_eq!(t.b.srq_resize(srq, 0, None), Err(Error::Invalid));
+    assert_eq!(t.b.srq_resize(b.cq, large, None), Err(Error::StaleHandle));
+    exchange(&mut b, 1, posted);
+    let smaller = t.b.srq_resize(srq, before, Some(0)).unwrap();
+    assert!((before..large).contains(&smaller), "{smaller}");
+    for i in posted..posted + 3 * u64::from(before) {
+        post_shared(&b, srq, i, i % 16 * 64).unwrap();
+        exchange(&mut b, i, i + 1);
+    }
+    a.destroy().unwrap();
+    end_with_srq([b], srq);
+    Outcome::Passed
+}
+
 fn shared_receives(t: Bench<'_>) -> Outcome {
     let (mut a1, mut a2) =
         (End::new(t.a, Shape::default()).unwrap(), End::new(t.a, Shape::default()).unwrap());
@@ -249,35 +336,14 @@ fn shared_receives(t: Bench<'_>) -> Outcome {
         (End::new(t.b, Shape::default()).unwrap(), End::new(t.b, Shape::default()).unwrap());
     let (srq, _) =
         t.b.srq_create(b1.pd, &SrqAttr { max_wr: 32, max_sge: 1, srq_limit: 0 }).unwrap();
-    // Queue pairs that receive from the SRQ, in its PD.
-    let cap = t.b.qp_query(b1.qp).unwrap().1.cap;
     let pd = b1.pd;
-    for b in [&mut b1, &mut b2] {
-        t.b.qp_destroy(b.qp).unwrap();
-        let init = QpInit {
-            xrcd: 0,
-            dc_key: 0,
-            pd,
-            send_cq: b.cq,
-            recv_cq: b.cq,
-            srq,
-            qp_type: qp_type::RC,
-            sq_sig_all: 0,
-            cap,
-        };
-        let (qp, qpn, _) = t.b.qp_create(&init).unwrap();
-        (b.qp, b.own.qpn) = (qp, qpn);
-    }
+    on_srq(&mut b1, pd, srq);
+    on_srq(&mut b2, pd, srq);
     for (a, b) in [(&mut a1, &mut b1), (&mut a2, &mut b2)] {
         connect_both(a, b);
     }
     for i in 0..8u64 {
-        let pieces = [b1.piece(i * 64, 64)];
-        let wr =
-            RecvWr { wr_id: 100 + i, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: 1 };
-        let mut bad = std::ptr::null();
-        // SAFETY: request and piece live on this stack frame.
-        unsafe { t.b.post_srq_recv(srq, &wr, &mut bad) }.unwrap();
+        post_shared(&b1, srq, 100 + i, i * 64).unwrap();
     }
     for i in 0..8u64 {
         let (a, b) = if i % 2 == 0 { (&mut a1, &mut b1) } else { (&mut a2, &mut b2) };
@@ -292,15 +358,7 @@ fn shared_receives(t: Bench<'_>) -> Outcome {
     for e in [a1, a2] {
         e.destroy().unwrap();
     }
-    for b in [&mut b1, &mut b2] {
-        t.b.qp_destroy(b.qp).unwrap();
-    }
-    t.b.srq_destroy(srq).unwrap();
-    for b in [b1, b2] {
-        t.b.cq_destroy(b.cq).unwrap();
-        t.b.mr_dereg(b.mr).unwrap();
-        t.b.pd_dealloc(b.pd).unwrap();
-    }
+    end_with_srq([b1, b2], srq);
     Outcome::Passed
 }
 

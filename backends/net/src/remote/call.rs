@@ -390,6 +390,12 @@ calls! {
     SrqQuery = 26: Handle => SrqAttr;
     /// `Device::srq_number`.
     SrqNumber = 27: Handle => u32;
+    /// `Device::srq_resize`: entries, and a limit. The answer has new memory, in which the queue
+    /// goes on after [`SrqSwitch`].
+    SrqResize = 62: (Handle, u32, Option<u32>) => (u32, QueueShape);
+    /// The memory of the latest [`SrqResize`] of an SRQ is mapped, and nobody posts to it: the
+    /// queue goes on there.
+    SrqSwitch = 63: Handle => ();
     /// `Device::srq_destroy`.
     SrqDestroy = 28: Handle => ();
     /// `Device::qp_create`; the answer has a descriptor of both queues' memory.

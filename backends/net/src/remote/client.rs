@@ -73,13 +73,24 @@ struct Qp {
     receiving: Mutex<()>,
 }
 
-/// An SRQ.
+/// An SRQ. `queue` is held by the thread that posts, or that goes on in memory of another size.
 struct Srq {
-    ring: SlotRing<RecvWqe>,
+    queue: Mutex<SrqQueue>,
     max_sge: u32,
-    map: QueueMap,
     bell: u32,
-    receiving: Mutex<()>,
+}
+
+struct SrqQueue {
+    map: QueueMap,
+    ring: SlotRing<RecvWqe>,
+}
+
+impl SrqQueue {
+    fn new(map: QueueMap) -> SrqQueue {
+        let ring = SlotRing::new();
+        map.install(0, &ring);
+        SrqQueue { map, ring }
+    }
 }
 
 /// A CQ. `polling` is held by the thread that polls, `queues` for a moment by whoever uses them.
@@ -124,7 +135,7 @@ pub struct RemoteDevice {
     gone: AtomicBool,
     mrs: RwLock<ClientTable<Mr>>,
     qps: RwLock<ClientTable<Qp>>,
-    srqs: RwLock<ClientTable<Srq>>,
+    srqs: RwLock<ClientTable<Arc<Srq>>>,
     cqs: RwLock<ClientTable<Cq>>,
     channels: RwLock<ClientTable<OwnedFd>>,
     cm_bell: Mutex<Option<cm::Bell>>,

@@ -17,6 +17,7 @@ fn live(device: &RemoteDevice) -> Result<()> {
     let channel = device.channel_create()?;
     let (cq, _) = device.cq_create_on(16, channel)?;
     device.cq_resize(a.cq, 256)?;
+    device.srq_resize(srq, 64, None)?;
     let mw = device.mw_alloc(a.pd, 1)?.0;
     device.mw_dealloc(mw)?;
     device.cq_destroy(cq)?;

@@ -33,6 +33,11 @@ fn what_a_tenant_cannot_map_is_gone_and_a_cq_stays_in_use() {
         succeed(&mut a, &mut b, wr_id);
     }
     lose.store(false, Ordering::Release);
+    let (srq, _) = x.srq_create(a.pd, &attr).unwrap();
+    lose.store(true, Ordering::Release);
+    assert_eq!(x.srq_resize(srq, 64, None).err(), refused);
+    lose.store(false, Ordering::Release);
+    x.srq_destroy(srq).unwrap();
     x.channel_create().unwrap();
     assert!(x.cq_resize(a.cq, 64).unwrap() >= 64);
     a.post(3, Op::Write(0, None), 0, 64).unwrap();
@@ -72,6 +77,108 @@ fn a_cq_goes_on_in_new_memory_once_that_is_mapped() {
     tenant.ask::<call::CqDestroy>(&cq);
     let counted = running.server().sessions.iter().map(|s| s.queues).sum::<u64>();
     assert_eq!(counted, 0, "memory that was never mapped");
+}
+
+/// An SRQ of a tenant without a library.
+struct RawSrq {
+    handle: Handle,
+    map: QueueMap,
+    ring: SlotRing<RecvWqe>,
+}
+
+impl RawSrq {
+    fn over(handle: Handle, shape: QueueShape, fd: Option<OwnedFd>) -> RawSrq {
+        let map = QueueMap::open(fd.unwrap().as_fd(), [shape, QueueShape::default()]).unwrap();
+        let ring = SlotRing::new();
+        map.install(0, &ring);
+        RawSrq { handle, map, ring }
+    }
+
+    fn new(tenant: &mut ByHand, pd: Handle, max_wr: u32) -> RawSrq {
+        let attr = SrqAttr { max_wr, max_sge: 1, ..SrqAttr::default() };
+        let new = call::NewSrq { pd, attr, ..call::NewSrq::default() };
+        let ((handle, _, shape), fd) = tenant.try_ask::<call::SrqCreate>(&new).unwrap();
+        RawSrq::over(handle, shape, fd)
+    }
+
+    /// The same in memory of another size, which the router does not fill yet.
+    fn resized(&self, tenant: &mut ByHand, max_wr: u32) -> Result<RawSrq> {
+        let asked = (self.handle, max_wr, None);
+        let ((given, shape), fd) = tenant.try_ask::<call::SrqResize>(&asked)?;
+        assert!(given >= max_wr && shape.capacity >= max_wr);
+        Ok(RawSrq::over(self.handle, shape, fd))
+    }
+
+    fn post(&self, tenant: &ByHand, n: u32) {
+        self.map.reclaim(0, &self.ring, false).unwrap();
+        let mut end = self.ring.producer().unwrap();
+        (0..n).for_each(|_| end.push(RecvWqe { wr_id: 7, ..RecvWqe::default() }).unwrap());
+        drop(end);
+        self.map.submit(0, &self.ring);
+        tenant.door.ring(Doorbell::Srq(index_of(self.handle) as u32).number());
+    }
+}
+
+#[test]
+fn an_srq_goes_on_in_new_memory_once_that_is_mapped() {
+    let running = Running::start();
+    let (mut tenant, mut other) = (ByHand::new(&running, 1), ByHand::new(&running, 2));
+    let pd = tenant.ask::<call::PdAlloc>(&());
+    let posted = |tenant: &ByHand, n| {
+        let posted = || tenant.counts.posted.load(Ordering::Relaxed);
+        wait_for(60, "it is not posted", || posted() == n);
+    };
+    let first = RawSrq::new(&mut tenant, pd, 4);
+    let srq = first.handle;
+    assert_eq!(tenant.try_ask::<call::SrqSwitch>(&srq).err(), Some(Error::Invalid), "to what?");
+    // Neither is another session's, or of another kind.
+    other.ask::<call::PdAlloc>(&());
+    for h in [srq, pd, 0, u64::MAX] {
+        let stale = Some(Error::StaleHandle);
+        assert_eq!(other.try_ask::<call::SrqResize>(&(h, 64, None)).err(), stale, "{h:#x}");
+        assert_eq!(other.try_ask::<call::SrqSwitch>(&h).err(), stale, "{h:#x}");
+    }
+    for wrong in [0, u32::MAX, 1 << 21] {
+        assert_eq!(first.resized(&mut tenant, wrong).err(), Some(Error::Invalid), "{wrong}");
+    }
+    // More than the device has room for, and no more room: those that wait are not lost.
+    first.post(&tenant, 4);
+    posted(&tenant, 4);
+    first.post(&tenant, 3);
+    first.resized(&mut tenant, 4).unwrap();
+    assert_eq!(tenant.try_ask::<call::SrqSwitch>(&srq).err(), Some(Error::Invalid), "3 wait");
+    assert_eq!(tenant.counts.posted.load(Ordering::Relaxed), 4);
+    // Memory that is never mapped, and the old one in use meanwhile.
+    first.resized(&mut tenant, 1 << 16).unwrap();
+    posted(&tenant, 7);
+    first.post(&tenant, 1);
+    posted(&tenant, 8);
+    let second = first.resized(&mut tenant, 64).unwrap();
+    tenant.ask::<call::SrqSwitch>(&srq);
+    second.post(&tenant, 5);
+    posted(&tenant, 13);
+    first.post(&tenant, 4);
+    second.post(&tenant, 3);
+    posted(&tenant, 16);
+    second.resized(&mut tenant, 128).unwrap();
+    tenant.ask::<call::SrqDestroy>(&srq);
+    let counted = running.server().sessions.iter().map(|s| s.queues).sum::<u64>();
+    assert_eq!(counted, 0, "memory that was never mapped");
+}
+
+#[test]
+fn receives_in_the_new_memory_of_an_srq_are_news() {
+    let running = Running::start();
+    let mut tenant = ByHand::new(&running, 1);
+    let pd = tenant.ask::<call::PdAlloc>(&());
+    let first = RawSrq::new(&mut tenant, pd, 4);
+    // The router has seen a tail of 1, which the new memory has as well.
+    first.post(&tenant, 1);
+    let second = first.resized(&mut tenant, 4).unwrap();
+    tenant.ask::<call::SrqSwitch>(&first.handle);
+    let mut server = running.server();
+    second.post(&tenant, 1);
+    assert!(server.sessions.get(1).unwrap().rest());
 }
 
 #[test]

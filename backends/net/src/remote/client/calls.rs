@@ -112,11 +112,9 @@ impl RemoteDevice {
             |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
             |(srq, ..)| _ = self.ask::<call::SrqDestroy>(srq),
         )?;
-        let ring = SlotRing::new();
-        map.install(0, &ring);
         let bell = Doorbell::Srq(index_of(srq) as u32).number();
-        let receiving = Mutex::new(());
-        add(&self.srqs, srq, Srq { ring, max_sge: attr.max_sge, map, bell, receiving });
+        let queue = Mutex::new(SrqQueue::new(map));
+        add(&self.srqs, srq, Arc::new(Srq { queue, max_sge: attr.max_sge, bell }));
         Ok((srq, attr))
     }
 
@@ -325,6 +323,20 @@ impl Device for RemoteDevice {
         let [pd, xrcd, cq] = of;
         self.make_srq(NewSrq { pd, xrcd, cq, attr: *attr })
     }
+    fn srq_resize(&self, srq: Handle, max_wr: u32, limit: Option<u32>) -> Result<u32> {
+        // The table is not held: who posts to another SRQ would wait for the router.
+        let s = read(&self.srqs).get(srq)?.clone();
+        let mut queue = side(&s.queue)?;
+        // Nobody posts from here on, so the router finds the old memory empty, or refuses.
+        let ((given, _), new) = self.ask_fd::<call::SrqResize, _>(
+            &(srq, max_wr, limit),
+            |&(_, shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
+            |_| (),
+        )?;
+        self.ask::<call::SrqSwitch>(&srq)?;
+        *queue = SrqQueue::new(new);
+        Ok(given)
+    }
     fn srq_destroy(&self, srq: Handle) -> Result<()> {
         self.ask::<call::SrqDestroy>(&srq)?;
         remove(&self.srqs, srq);
@@ -437,9 +449,9 @@ impl Device for RemoteDevice {
         self.fork.check()?;
         let srqs = read(&self.srqs);
         let s = srqs.get(srq)?;
-        let _side = side(&s.receiving)?;
+        let queue = side(&s.queue)?;
         // SAFETY: the caller's promise.
-        unsafe { self.receive((&s.map, 0, s.bell), &s.ring, s.max_sge, wr, bad) }
+        unsafe { self.receive((&queue.map, 0, s.bell), &queue.ring, s.max_sge, wr, bad) }
     }
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.fork.check()?;
