@@ -22,11 +22,13 @@ impl Pace {
     /// The sessions are busy for so long after they had work: longer than a tenant takes to answer.
     const ANSWER_NS: u64 = 10_000;
 
-    /// Whether it runs now. `busy`: the sessions had work in this round.
-    pub(super) fn is_due(&mut self, now: u64, busy: bool) -> bool {
-        if busy {
-            self.busy_until_ns = now + Pace::ANSWER_NS;
-        }
+    /// Notes that the sessions had work in this round.
+    pub(super) fn note_work(&mut self, now: u64) {
+        self.busy_until_ns = now + Pace::ANSWER_NS;
+    }
+
+    /// Whether it runs now.
+    pub(super) fn is_due(&self, now: u64) -> bool {
         let every = if now < self.busy_until_ns { Pace::BUSY_NS } else { Pace::IDLE_NS };
         now < self.hot_until_ns || now.saturating_sub(self.ran_ns) >= every
     }
@@ -44,33 +46,30 @@ impl Pace {
 mod tests {
     use super::*;
 
+    const NOW: u64 = 1_000_000_000;
+
     #[test]
     fn a_device_at_rest_runs_at_intervals_and_one_at_work_in_each_round() {
-        const NOW: u64 = 1_000_000_000;
         let mut pace = Pace::default();
-        assert!(pace.is_due(NOW, false) && Pace::default().is_due(NOW, true), "a new one");
+        assert!(pace.is_due(NOW), "a new one");
         pace.note(NOW, false);
-        for (busy, every) in [(false, Pace::IDLE_NS), (true, Pace::BUSY_NS)] {
-            assert!(!pace.is_due(NOW + every - 1, busy) && pace.is_due(NOW + every, busy));
-        }
-        let later = NOW + 2 * Pace::BUSY_NS;
-        pace.note(later, true);
-        pace.note(later + 1, false);
-        assert!(pace.is_due(later + 1, true) && pace.is_due(later + Pace::HOT_NS - 1, false));
-        pace.note(later + Pace::HOT_NS, false);
-        assert!(!pace.is_due(later + Pace::HOT_NS, false));
+        assert!(!pace.is_due(NOW + Pace::IDLE_NS - 1) && pace.is_due(NOW + Pace::IDLE_NS));
+        pace.note(NOW, true);
+        pace.note(NOW + 1, false);
+        assert!(pace.is_due(NOW + 1) && pace.is_due(NOW + Pace::HOT_NS - 1));
+        pace.note(NOW + Pace::HOT_NS, false);
+        assert!(!pace.is_due(NOW + Pace::HOT_NS));
     }
 
     #[test]
     fn a_tenant_s_answer_comes_before_the_device_runs() {
-        const NOW: u64 = 1_000_000_000;
         let mut pace = Pace::default();
         pace.note(NOW, false);
-        assert!(!pace.is_due(NOW, true));
+        pace.note_work(NOW);
         let waits = NOW + Pace::ANSWER_NS;
-        assert!(!pace.is_due(waits - 1, false) && pace.is_due(waits, false), "no answer");
-        assert!(!pace.is_due(waits, true), "work again");
-        assert!(!pace.is_due(NOW + Pace::BUSY_NS - 1, false));
-        assert!(pace.is_due(NOW + Pace::BUSY_NS, false), "it runs nevertheless");
+        assert!(!pace.is_due(waits - 1) && pace.is_due(waits), "no answer");
+        pace.note_work(waits);
+        assert!(!pace.is_due(NOW + Pace::BUSY_NS - 1), "work again");
+        assert!(pace.is_due(NOW + Pace::BUSY_NS), "it runs nevertheless");
     }
 }

@@ -193,7 +193,13 @@ impl Server {
         let is_due = match is_nic {
             // It works by itself, and each look at its events is a system call.
             true => core::mem::take(&mut self.told),
-            false => self.pace.is_due(now_ns(), busy),
+            false => {
+                let now = now_ns();
+                if busy {
+                    self.pace.note_work(now);
+                }
+                self.pace.is_due(now)
+            }
         };
         if is_due || is_nic {
             self.note_cpu();
