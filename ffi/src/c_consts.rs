@@ -41,8 +41,9 @@ consts! {
         /// through shared memory (GDRC_CONFIG_SHM or GDRC_CONFIG_SHM_ONLY; the default without
         /// pcap_path), may map it and then executes its RDMA WRITEs by copying into it, without
         /// this process and without a packet. Such a peer can write the memory at any time,
-        /// whatever rights its keys have: share only memory that it may write. No effect on other
-        /// devices and on other peers.
+        /// whatever rights its keys have: share only memory that it may write. A device that
+        /// a router executes registers such memory by the descriptor, and refuses it without. No
+        /// effect on other devices and on other peers.
         SHARED = 4,
     }
 }

@@ -12,23 +12,23 @@ pub struct gdrc_config {
     pub struct_size: u32,
     /// GDRC_CONFIG_ flags.
     pub flags: u32,
-    /// Protection domains (64).
+    /// Protection domains (64), at most 65536.
     pub max_pd: u32,
-    /// Memory regions and windows together (1024), at most 1048576.
+    /// Memory regions and windows together (1024), at most 65536.
     pub max_mr: u32,
-    /// Completion queues (128).
+    /// Completion queues (128), at most 65536.
     pub max_cq: u32,
     /// Queue pairs (128), at most 262144.
     pub max_qp: u32,
-    /// Shared receive queues (16).
+    /// Shared receive queues (16), at most 65536.
     pub max_srq: u32,
-    /// Address handles (128).
+    /// Address handles (128), at most 65536.
     pub max_ah: u32,
-    /// Distinct peer addresses that QPs and address handles name (256).
+    /// Distinct peer addresses that QPs and address handles name (256), at most 65536.
     pub max_peer: u32,
-    /// Pieces of a scatter/gather list (16).
+    /// Pieces of a scatter/gather list (16), at most 32.
     pub max_sge: u32,
-    /// Bytes of inline data (256).
+    /// Bytes of inline data (256), at most 4096.
     pub max_inline: u32,
     /// READs and atomics that a QP holds as responder (16), at most 128.
     pub max_rd_atomic: u32,
@@ -48,9 +48,9 @@ pub struct gdrc_config {
     /// timeout; 0 (default): it waits for ever, as on a NIC, unless this host knows that the peer's
     /// process has ended. Also how long a device waits for a router that has gone (0: 30 s).
     pub deadline_ms: u32,
-    /// Ids of the connection manager, listeners and connections together (64); rounded up to a
-    /// multiple of 4. Requests of peers that have not confirmed their address have separate
-    /// places.
+    /// Ids of the connection manager, listeners and connections together (64), at most 65536;
+    /// rounded up to a multiple of 4. Requests of peers that have not confirmed their address have
+    /// separate places.
     pub max_cm_ids: u32,
     /// Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     pub ring_bytes: u64,

@@ -7,9 +7,10 @@ use crate::ptr::{out, out_optional};
 use core::ffi::c_int;
 use gdrcore_core::Result;
 
-/// Creates a completion queue with room for at least `cqe` completions. It never overflows: a send
-/// keeps its queue slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ
-/// refuses at QP creation instead). `granted` receives the actual size, and may be NULL.
+/// Creates a completion queue with room for at least `cqe` completions. On a soft device it never
+/// overflows: a send keeps its queue slot, and a receive is not begun, until there is room
+/// (GDRC_CONFIG_STRICT_CQ refuses at QP creation instead). A NIC's does, and so does any under
+/// `strict`. `granted` receives the actual size, and may be NULL.
 ///
 /// Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is
 /// NULL. Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue;

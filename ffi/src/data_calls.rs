@@ -23,8 +23,9 @@ use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 /// is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
 /// more inline data than the QP has; -EBUSY: another thread posts to this QP; -EOPNOTSUPP: the
 /// device has no ATOMIC WRITE, or no FLUSH. A local protection error, and every error of the peer,
-/// comes as a completion. Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a
-/// system call if packets leave by UDP. Source: IBTA verb Post Send Request; ibv_post_send(3).
+/// comes as a completion. Threads: one at a time per QP. Cost: bounded; no allocation, waits for no
+/// lock; a system call if packets leave by UDP. Source: IBTA verb Post Send Request;
+/// ibv_post_send(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_post_send(
     ctx: *mut gdrc_context,
@@ -111,7 +112,7 @@ unsafe extern "C" fn post_send(
 ///
 /// Errors: -EAGAIN: the receive queue is full; -EINVAL: num_sge is out of range, the QP is in RESET
 /// or has an SRQ, stale handle, wr is NULL; -EBUSY: another thread posts receives to this QP.
-/// Threads: one at a time per QP. Cost: bounded; no allocation, no lock, no system call.
+/// Threads: one at a time per QP. Cost: bounded; no allocation, waits for no lock, no system call.
 /// Source: IBTA verb Post Receive Request; ibv_post_recv(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_post_recv(
@@ -163,10 +164,10 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
 /// Takes up to `num_entries` completions into `wc`. If there is none it runs one round of the
 /// engine first, so a program that polls needs no other thread.
 ///
-/// Returns the number taken, 0 when there is none.
-/// Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls
-/// this CQ. Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls if
-/// the socket is checked. Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
+/// Returns the number taken, 0 when there is none. Errors: -EINVAL: num_entries is negative, wc is
+/// NULL, stale handle; -EBUSY: another thread polls this CQ. Threads: one at a time per CQ. Cost:
+/// bounded; no allocation, waits for no lock; system calls if the socket is checked. Source: IBTA
+/// verb Poll for Completion; ibv_poll_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_poll_cq(
     ctx: *mut gdrc_context,

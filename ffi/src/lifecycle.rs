@@ -61,10 +61,12 @@ pub unsafe extern "C" fn gdrc_context_size(
     })
 }
 
-/// Opens a device in the caller's memory: nothing is allocated, now or later, but for `faults`,
-/// whose rules allocate when the device is opened, and for each CQ and queue pair. `memory` must be
-/// aligned to GDRC_CONTEXT_ALIGN bytes and have the size of gdrc_context_size; its contents do not
-/// matter; it must stay at its place, untouched, until gdrc_close has returned.
+/// Opens a device in the caller's memory. A soft device or a NIC allocates nothing, now or later,
+/// but for `faults`, whose rules allocate when the device is opened, and for each CQ and queue
+/// pair, and for `strict`, which allocates in each call. A router's device (below) is on the heap
+/// and may allocate in calls other than posts and polls. `memory` must be aligned to
+/// GDRC_CONTEXT_ALIGN bytes and have the size of gdrc_context_size; its contents do not matter; it
+/// must stay at its place, untouched, until gdrc_close has returned.
 ///
 /// device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a
 /// RoCEv2 NIC in software at that local address and UDP port, 4791 by default), "loopback" (queue
@@ -72,10 +74,10 @@ pub unsafe extern "C" fn gdrc_context_size(
 /// and index of a RoCE v2 GID), "verbs:10.0.0.1" (the NIC with this address). Without an index the
 /// first RoCE v2 GID is used, IPv4 ones first. A NIC needs libgdrcore_verbs.so, beside
 /// libgdrcore.so or where the system searches for libraries. Or by way of a router
-/// (gdrcore-routerd), which assigns the address and the queue pair numbers:
-/// "router:/run/gdrcore/tenant.gdrc" (its socket), "router:name" (/freeflow/name.gdrc, else
-/// /run/gdrcore/name.gdrc), "router:" (the one in GDRC_ROUTER, else FFR_NAME, else
-/// /run/gdrcore/tenant.gdrc).
+/// (gdrcore-routerd), which assigns the address and the queue pair numbers, or executes the verbs
+/// on a device of its own: "router:/run/gdrcore/tenant.gdrc" (its socket), "router:name"
+/// (/freeflow/name.gdrc, else /run/gdrcore/name.gdrc), "router:" (the one in GDRC_ROUTER, else
+/// FFR_NAME, else /run/gdrcore/tenant.gdrc).
 ///
 /// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small;
 /// -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no
@@ -85,7 +87,7 @@ pub unsafe extern "C" fn gdrc_context_size(
 /// descriptors; of a router: -ENODEV: there is none, -EACCES: this process belongs to no tenant,
 /// -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: its resources are exhausted; other errnos of
 /// the system. gdrc_error_detail has the reason. Threads: any; the new context may be used by all.
-/// Cost: system calls (sockets, epoll); no allocation without `faults`. A fault of a call opens and
+/// Cost: system calls (sockets, epoll). A fault of a call opens and
 /// writes the log that GDRC_FAULT_LOG names.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_init(

@@ -93,7 +93,7 @@ rules! {
         "ibv_modify_qp(3), min_rnr_timer";
     AttributeRefused = "attribute-refused":
         "A NIC takes the attributes and states of its driver's table alone: a rate of queue pairs \
-         of raw packets, and on mlx5 no SQD",
+         of raw packets, and on mlx5 and hns no SQD",
         "Linux drivers/infiniband/core/verbs.c, qp_state_table; hw/mlx5/qp.c, the table of \
          commands by states";
     ForkUnprepared = "fork-unprepared":
@@ -104,8 +104,8 @@ rules! {
         "The NIC of --like has less than the program asks for",
         "the table of NICs in docs/using/STRICT.md";
     GidRoceV1 = "gid-roce-v1":
-        "A GID index has a type, which ibv_query_gid_ex tells; on mlx5 those of even numbers are \
-         usually of RoCE v1, which no router forwards and no RoCE v2 peer takes",
+        "A GID index has a type, which ibv_query_gid_ex tells; on mlx5 and hns those of even \
+         numbers are usually of RoCE v1, which no router forwards and no RoCE v2 peer takes",
         "ibv_query_gid_ex(3); mlx5, /sys/class/infiniband/*/ports/*/gid_attrs/types";
 }
 

@@ -133,7 +133,7 @@ fn counters_are_those_of_all_processes_of_an_address() {
         count() > 0
     });
     server.kill();
-    assert_eq!(count(), 0, "a process that has ended counts no more");
+    wait_for(30, "a process that has ended counts no more", || count() == 0);
 }
 
 #[test]

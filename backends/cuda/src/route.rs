@@ -63,7 +63,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// That of a device that is software, where only copies are possible.
+    /// The record of a soft device, which can only copy.
     pub const fn staged() -> Record {
         Record {
             route: Route::Staged,
@@ -79,11 +79,14 @@ pub fn has_peermem(sysfs: &Path) -> bool {
     ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| sysfs.join("module").join(m).is_dir())
 }
 
-/// Registers over the first route that works: a NIC's registration `by_dma_buf`, which gets a
-/// descriptor, which stays the caller's, and the offset in it; or `by_address`, of the GPU's
-/// address as it is, if the host has nvidia_peermem ([`has_peermem`]). `own`: the program's dma-buf
-/// and offset, which is then the only one tried. Descriptors made here are closed before this
-/// returns: a registration that took one holds its own reference.
+/// Registers over the first route that works.
+///
+/// - `own`: the program's dma-buf and the offset in it; no other is tried then.
+/// - `by_dma_buf` registers a descriptor, which stays the caller's, from an offset on.
+/// - `by_address` registers the GPU's address, if the host has nvidia_peermem ([`has_peermem`]).
+///
+/// Descriptors made here are closed before this returns: a registration that took one holds its own
+/// reference.
 ///
 /// # Errors
 /// The error of the last route; an error that no other route could avoid (no memory, stale handles)

@@ -93,8 +93,8 @@ pub enum Earlier {
     Keep,
 }
 
-/// Exchanges the lock of the file for another kind. False: other writers hold it, and this one may
-/// hold none now.
+/// Exchanges the lock of the file for another kind. False: another writer's lock forbids it, and
+/// the former lock may be lost.
 ///
 /// # Errors
 /// The file system has no locks.

@@ -123,8 +123,8 @@ pub trait Port {
     /// Counters since the port was opened.
     fn counters(&self) -> PortCounters;
 
-    /// Returns room for one burst, and the flow of the connected socket, if there is one and
-    /// nothing in the batch must leave first. `None`: the batch is full, flush first.
+    /// Returns room for one burst. With it comes the flow of the connected socket, if there is one
+    /// and the burst may leave before the batch. `None`: the batch is full, flush first.
     fn tx_space(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)>;
     /// Adds the filled burst to the batch. A burst that cannot be sent at all becomes an error of
     /// its destination.

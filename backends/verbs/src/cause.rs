@@ -29,9 +29,9 @@ fn code(status: u32) -> CauseCode {
     }
 }
 
-/// Index of a counter by its name, 0 if there is none.
+/// Index of a counter by its name, `u32::MAX` if there is none.
 fn counter(name: &str) -> u32 {
-    Counters::NAMES.iter().position(|n| *n == name).map_or(0, |i| i as u32)
+    Counters::NAMES.iter().position(|n| *n == name).map_or(u32::MAX, |i| i as u32)
 }
 
 impl VerbsDevice {
@@ -90,7 +90,7 @@ impl VerbsDevice {
             CauseCode::RemoteAccess
             | CauseCode::RemoteInvalidRequest
             | CauseCode::RemoteOperation => counter("rcvd_nak_err"),
-            _ => 0,
+            _ => u32::MAX,
         };
         let cause = Cause {
             code: code as u32,

@@ -132,7 +132,7 @@ pub struct Cause {
     pub remote_qpn: u32,
     /// PSN concerned.
     pub psn: u32,
-    /// The counter that counts it: an index for gdrc_counter_name.
+    /// The counter that counts it: an index for gdrc_counter_name; UINT32_MAX: none does.
     pub counter: u32,
     /// By code.
     pub arg0: u64,

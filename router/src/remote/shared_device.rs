@@ -196,7 +196,7 @@ impl SharedDevice {
     /// Registers GPU memory that [`Gpus::import`] has opened, by the first route that works.
     ///
     /// # Errors
-    /// Those of the device; a NIC has no route to it.
+    /// Those of the device; or the NIC has no route to it.
     pub(super) fn register_gpu(
         &mut self,
         reg: &MrReg,
@@ -245,8 +245,8 @@ fn open_nic(name: &str) -> Result<(Backend, Map)> {
 
 impl Drop for SharedDevice {
     fn drop(&mut self) {
-        // SAFETY: `device` gave the reference to nobody who outlives this: sessions are served by
-        // the owner of the host, and are gone.
+        // SAFETY: `device` gave the reference to nobody who outlives this: sessions are the
+        // server's, and are gone.
         unsafe {
             match self.backend {
                 Backend::Soft { device, .. } => _ = device.close(),

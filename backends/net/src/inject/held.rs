@@ -7,7 +7,7 @@ use gdrcore_core::roce::peer::PeerAddr;
 const PACKETS: usize = 1024;
 /// Longest of them: a path MTU with all headers.
 pub const ROOM: usize = 4096 + 256;
-/// So many places stay free for packets that find no room in the port.
+/// Places that are kept for packets that the port had no room for.
 const RESERVE: usize = 128;
 
 /// A packet that waits.
@@ -88,7 +88,7 @@ impl Held {
         self.entries.iter_mut().filter(move |e| any && e.len > 0)
     }
 
-    /// Whether there is room only for packets that leave and that the port refuses.
+    /// Whether only the [`RESERVE`] of packets that leave is left.
     pub fn is_full(&self) -> bool {
         self.count[Direction::Out as usize] + RESERVE >= PACKETS
     }
@@ -110,15 +110,15 @@ impl Held {
         true
     }
 
-    /// The last time at which a packet of a queue pair is due that later ones must not overtake.
+    /// The latest due time of a queue pair's packets that later ones must not overtake.
     pub fn last_due(&mut self, direction: Direction, flow: u32) -> Option<u64> {
         let of_flow =
             |e: &&mut HeldPacket| e.direction == direction && e.flow == flow && e.left == 0;
         self.used().filter(of_flow).map(|e| e.due).max()
     }
 
-    /// A packet of a queue pair that is due at a time has passed those that it was to overtake.
-    /// They follow it, also if it waits.
+    /// Counts a packet that is due at `due` past each held packet of its queue pair. A packet that
+    /// was passed often enough is due right behind it.
     pub fn overtake(&mut self, direction: Direction, flow: u32, due: u64) {
         let mut order = self.order;
         for e in self.used().filter(|e| e.direction == direction && e.flow == flow && e.left > 0) {
@@ -148,7 +148,7 @@ impl Held {
         self.entries.iter().filter(|e| any && e.len > 0).map(|e| e.due).min()
     }
 
-    /// Takes the next one that is due, if it goes where it `may`: out, in.
+    /// Takes the next packet that is due. `may`: whether one that goes out, or in, may be taken.
     pub fn take_due(&mut self, now: u64, may: [bool; 2]) -> Option<Waiting<'_>> {
         if self.count == [0; 2] {
             return None;

@@ -74,8 +74,7 @@ impl Lock {
         let flags =
             libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let (dir, mode) = (self.dir.raw(), 0o600 as libc::c_uint);
-        // A file that a killed owner left. A new one is what the filter of a router lets its device
-        // make.
+        // A killed owner may have left its file. A router's filter allows new files alone (O_EXCL).
         // SAFETY: a C string; no other pointers.
         unsafe { libc::unlinkat(dir, NEW_FILE.as_ptr(), 0) };
         // SAFETY: a C string; no other pointers.

@@ -7,9 +7,9 @@ use super::{empty, lock};
 use core::ffi::CStr;
 use std::os::fd::RawFd;
 
-/// The most that one sweep may cost. Each holder that it checks takes two system calls. A holder
-/// that is kept for its receipts counts little, so that many of them do not hide others.
-const COSTS: usize = 4096;
+/// The budget of a sweep. A holder that it checks costs two system calls, [`CHECKED`]. One that is
+/// kept for its receipts costs [`KEPT`]: many of them do not hide others.
+const BUDGET: usize = 4096;
 const CHECKED: usize = 8;
 const KEPT: usize = 1;
 
@@ -20,7 +20,7 @@ const KEPT: usize = 1;
 pub(crate) fn sweep(socket_dir: &SocketDir, now: u64) {
     let Ok(path) = socket_dir.above() else { return };
     let Ok(user) = open_dir(libc::AT_FDCWD, path.as_c_str()) else { return };
-    let mut left = COSTS;
+    let mut left = BUDGET;
     below(user.raw(), |network_name, network| {
         below(network, |address_name, address| {
             sweep_address(address, now, &mut left);

@@ -168,12 +168,13 @@ impl<T: Words> Words for Vec<T> {
 
 impl Words for Counters {
     fn put(&self, to: &mut Vec<u64>) {
-        to.extend(self.values());
+        self.values().to_vec().put(to);
     }
+    /// New counters are at the end: an end that is older has fewer, and a newer one more.
     fn take(from: &mut Unread<'_>) -> Option<Self> {
-        let (values, rest) = from.0.split_first_chunk()?;
-        from.0 = rest;
-        Some(Counters::of_values(*values))
+        let mut values = Vec::<u64>::take(from)?;
+        values.resize(Counters::NAMES.len(), 0);
+        Some(Counters::of_values(*values.first_chunk()?))
     }
 }
 

@@ -124,7 +124,7 @@ pub struct RemoteDevice {
     calls: OwnedFd,
     events: OwnedFd,
     asyncs: OwnedFd,
-    /// Readable when one of the two is, or the connection manager has an event.
+    /// Readable when `events` or `asyncs` is, or the connection manager has an event.
     any: Fd,
     door: DoorbellPage,
     attr: DeviceAttr,

@@ -1,4 +1,4 @@
-//! The engines of a loopback device. They have no port, so the device joins each two of them with
+//! The engines of a loopback device. They have no port, so the device joins each pair of them by two
 //! links ([`super::device`]), as a router joins its tenants.
 
 use super::{PortState, SoftConfig, SoftEngine};

@@ -26,8 +26,8 @@ impl Member {
         self.polled_ns = 0;
     }
 
-    /// Passes on an error of the network to the other members, because the kernel reports it to any
-    /// one socket of the group.
+    /// Passes on an error of the network to the other members, because the kernel reports it to
+    /// one socket of the group, whichever.
     pub fn send_peer_error(&mut self, dst: &Endpoint, errno: i32) {
         self.send_to_all(&GroupMsg::PeerError(*dst, errno));
     }

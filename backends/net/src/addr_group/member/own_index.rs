@@ -19,7 +19,7 @@ const CHECK_NS: u64 = 100_000_000;
 /// Interval of checks of a member that waits for nothing: a peer may send requests that never
 /// arrive. It is below the ACK timeout of most programs, so that a retry comes after the check.
 const QUIET_CHECK_NS: u64 = 400_000_000;
-/// Longest time for which a member that always has packets to read waits for its own among them.
+/// How long a member that always has packets to read goes on reading for its own probe.
 const UNREAD_NS: u64 = 200_000_000;
 /// A detour makes a member check at most this often.
 const HINT_NS: u64 = 50_000_000;

@@ -61,8 +61,8 @@ impl Member {
     }
 
     /// A connection to a queue pair begins: the receipt that lies there is of an earlier one. The
-    /// owner removes it when it connects, but may be killed before. Of many
-    /// the newest are known. Cost: two system calls where no process of this host and user is.
+    /// owner removes it when it connects, but may be killed before. Only the newest of many such
+    /// receipts are remembered. Cost: two system calls where no process of this host and user is.
     #[cold]
     pub(crate) fn void_receipt(&mut self, at: &Endpoint, qpn: u32) {
         let block = (qpn / QPN_UNIT) as u16;
@@ -100,8 +100,9 @@ impl Member {
         self.has_gone
     }
 
-    /// Takes a peer that had ended at the last call, and whose links are closed, by `is_read`.
-    /// Returns its address and one of its blocks. To be called until there is none.
+    /// Takes a peer that had ended at the last call. `is_read`: whether its links are read to the
+    /// end and closed; one whose links are not stays. Returns its address and one of its blocks. To
+    /// be called until there is none.
     pub(crate) fn take_gone(
         &mut self,
         is_read: impl Fn(&Endpoint, u16) -> bool,
