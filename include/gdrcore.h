@@ -167,23 +167,23 @@ typedef struct gdrc_config {
     uint32_t struct_size;
     /** GDRC_CONFIG_ flags. */
     uint32_t flags;
-    /** Protection domains (64). */
+    /** Protection domains (64), at most 65536. */
     uint32_t max_pd;
-    /** Memory regions and windows together (1024), at most 1048576. */
+    /** Memory regions and windows together (1024), at most 65536. */
     uint32_t max_mr;
-    /** Completion queues (128). */
+    /** Completion queues (128), at most 65536. */
     uint32_t max_cq;
     /** Queue pairs (128), at most 262144. */
     uint32_t max_qp;
-    /** Shared receive queues (16). */
+    /** Shared receive queues (16), at most 65536. */
     uint32_t max_srq;
-    /** Address handles (128). */
+    /** Address handles (128), at most 65536. */
     uint32_t max_ah;
-    /** Distinct peer addresses that QPs and address handles name (256). */
+    /** Distinct peer addresses that QPs and address handles name (256), at most 65536. */
     uint32_t max_peer;
-    /** Pieces of a scatter/gather list (16). */
+    /** Pieces of a scatter/gather list (16), at most 32. */
     uint32_t max_sge;
-    /** Bytes of inline data (256). */
+    /** Bytes of inline data (256), at most 4096. */
     uint32_t max_inline;
     /** READs and atomics that a QP holds as responder (16), at most 128. */
     uint32_t max_rd_atomic;
@@ -212,8 +212,9 @@ typedef struct gdrc_config {
      */
     uint32_t deadline_ms;
     /**
-     * Ids of the connection manager, listeners and connections together (64); rounded up to a
-     * multiple of 4. Requests of peers that have not confirmed their address have separate places.
+     * Ids of the connection manager, listeners and connections together (64), at most 65536;
+     * rounded up to a multiple of 4. Requests of peers that have not confirmed their address have
+     * separate places.
      */
     uint32_t max_cm_ids;
     /** Bytes for the rings of QPs, SRQs and CQs (4 MiB). */
@@ -372,10 +373,12 @@ int gdrc_config_default(struct gdrc_config *cfg);
 int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t *bytes);
 
 /**
- * Opens a device in the caller's memory: nothing is allocated, now or later, but for `faults`,
- * whose rules allocate when the device is opened, and for each CQ and queue pair. `memory` must be
- * aligned to GDRC_CONTEXT_ALIGN bytes and have the size of gdrc_context_size; its contents do not
- * matter; it must stay at its place, untouched, until gdrc_close has returned.
+ * Opens a device in the caller's memory. A soft device or a NIC allocates nothing, now or later,
+ * but for `faults`, whose rules allocate when the device is opened, and for each CQ and queue
+ * pair, and for `strict`, which allocates in each call. A router's device (below) is on the heap
+ * and may allocate in calls other than posts and polls. `memory` must be aligned to
+ * GDRC_CONTEXT_ALIGN bytes and have the size of gdrc_context_size; its contents do not matter; it
+ * must stay at its place, untouched, until gdrc_close has returned.
  *
  * device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a
  * RoCEv2 NIC in software at that local address and UDP port, 4791 by default), "loopback" (queue
@@ -383,10 +386,10 @@ int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t 
  * and index of a RoCE v2 GID), "verbs:10.0.0.1" (the NIC with this address). Without an index the
  * first RoCE v2 GID is used, IPv4 ones first. A NIC needs libgdrcore_verbs.so, beside
  * libgdrcore.so or where the system searches for libraries. Or by way of a router
- * (gdrcore-routerd), which assigns the address and the queue pair numbers:
- * "router:/run/gdrcore/tenant.gdrc" (its socket), "router:name" (/freeflow/name.gdrc, else
- * /run/gdrcore/name.gdrc), "router:" (the one in GDRC_ROUTER, else FFR_NAME, else
- * /run/gdrcore/tenant.gdrc).
+ * (gdrcore-routerd), which assigns the address and the queue pair numbers, or executes the verbs
+ * on a device of its own: "router:/run/gdrcore/tenant.gdrc" (its socket), "router:name"
+ * (/freeflow/name.gdrc, else /run/gdrcore/name.gdrc), "router:" (the one in GDRC_ROUTER, else
+ * FFR_NAME, else /run/gdrcore/tenant.gdrc).
  *
  * Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small;
  * -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no
@@ -396,8 +399,8 @@ int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t 
  * descriptors; of a router: -ENODEV: there is none, -EACCES: this process belongs to no tenant,
  * -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: its resources are exhausted; other errnos of
  * the system. gdrc_error_detail has the reason. Threads: any; the new context may be used by all.
- * Cost: system calls (sockets, epoll); no allocation without `faults`. A fault of a call opens and
- * writes the log that GDRC_FAULT_LOG names.
+ * Cost: system calls (sockets, epoll). A fault of a call opens and writes the log that
+ * GDRC_FAULT_LOG names.
  */
 int gdrc_context_init(void *memory,
                       size_t bytes,
@@ -560,7 +563,9 @@ enum gdrc_memory_flags {
      * shared memory (GDRC_CONFIG_SHM or GDRC_CONFIG_SHM_ONLY; the default without pcap_path), may
      * map it and then executes its RDMA WRITEs by copying into it, without this process and
      * without a packet. Such a peer can write the memory at any time, whatever rights its keys
-     * have: share only memory that it may write. No effect on other devices and on other peers.
+     * have: share only memory that it may write. A device that a router executes registers such
+     * memory by the descriptor, and refuses it without. No effect on other devices and on other
+     * peers.
      */
     GDRC_MEMORY_FLAG_SHARED = 0x4,
 };
@@ -839,9 +844,10 @@ typedef struct gdrc_wc {
 } gdrc_wc;
 
 /**
- * Creates a completion queue with room for at least `cqe` completions. It never overflows: a send
- * keeps its queue slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ
- * refuses at QP creation instead). `granted` receives the actual size, and may be NULL.
+ * Creates a completion queue with room for at least `cqe` completions. On a soft device it never
+ * overflows: a send keeps its queue slot, and a receive is not begun, until there is room
+ * (GDRC_CONFIG_STRICT_CQ refuses at QP creation instead). A NIC's does, and so does any under
+ * `strict`. `granted` receives the actual size, and may be NULL.
  *
  * Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is
  * NULL. Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue;
@@ -2200,8 +2206,9 @@ typedef struct gdrc_recv_wr {
  * is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
  * more inline data than the QP has; -EBUSY: another thread posts to this QP; -EOPNOTSUPP: the
  * device has no ATOMIC WRITE, or no FLUSH. A local protection error, and every error of the peer,
- * comes as a completion. Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a
- * system call if packets leave by UDP. Source: IBTA verb Post Send Request; ibv_post_send(3).
+ * comes as a completion. Threads: one at a time per QP. Cost: bounded; no allocation, waits for no
+ * lock; a system call if packets leave by UDP. Source: IBTA verb Post Send Request;
+ * ibv_post_send(3).
  */
 int gdrc_post_send(struct gdrc_context *ctx,
                    struct gdrc_qp qp,
@@ -2215,7 +2222,7 @@ int gdrc_post_send(struct gdrc_context *ctx,
  *
  * Errors: -EAGAIN: the receive queue is full; -EINVAL: num_sge is out of range, the QP is in RESET
  * or has an SRQ, stale handle, wr is NULL; -EBUSY: another thread posts receives to this QP.
- * Threads: one at a time per QP. Cost: bounded; no allocation, no lock, no system call.
+ * Threads: one at a time per QP. Cost: bounded; no allocation, waits for no lock, no system call.
  * Source: IBTA verb Post Receive Request; ibv_post_recv(3).
  */
 int gdrc_post_recv(struct gdrc_context *ctx,
@@ -2238,10 +2245,10 @@ int gdrc_post_srq_recv(struct gdrc_context *ctx,
  * Takes up to `num_entries` completions into `wc`. If there is none it runs one round of the
  * engine first, so a program that polls needs no other thread.
  *
- * Returns the number taken, 0 when there is none.
- * Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls
- * this CQ. Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls if
- * the socket is checked. Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
+ * Returns the number taken, 0 when there is none. Errors: -EINVAL: num_entries is negative, wc is
+ * NULL, stale handle; -EBUSY: another thread polls this CQ. Threads: one at a time per CQ. Cost:
+ * bounded; no allocation, waits for no lock; system calls if the socket is checked. Source: IBTA
+ * verb Poll for Completion; ibv_poll_cq(3).
  */
 int gdrc_poll_cq(struct gdrc_context *ctx, struct gdrc_cq cq, int num_entries, struct gdrc_wc *wc);
 
@@ -2840,7 +2847,7 @@ typedef struct gdrc_cause {
     uint32_t remote_qpn;
     /** PSN concerned. */
     uint32_t psn;
-    /** The counter that counts it: an index for gdrc_counter_name. */
+    /** The counter that counts it: an index for gdrc_counter_name; UINT32_MAX: none does. */
     uint32_t counter;
     /** By code. */
     uint64_t arg0;
