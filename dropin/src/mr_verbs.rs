@@ -213,7 +213,8 @@ pub unsafe fn of_host(w: &RegRequest) -> Result<*mut ibv_mr> {
 
 /// `ibv_reg_dmabuf_mr`. The CPU makes the copies of a soft device, so the CPU must be able to map
 /// the buffer (of a display, of system memory). Any other buffer, such as a GPU's, is EOPNOTSUPP:
-/// the C ABI's `gdrc_mr_reg_memory` supports those. A router's NIC reaches any that its driver does.
+/// the C ABI's `gdrc_mr_reg_memory` supports those. A router's NIC reaches any that its driver
+/// does.
 pub unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,

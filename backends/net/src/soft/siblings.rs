@@ -1,5 +1,5 @@
-//! The engines of a loopback device. They have no port, so the device joins each pair of them by two
-//! links ([`super::device`]), as a router joins its tenants.
+//! The engines of a loopback device. They have no port, so the device joins each pair of them by
+//! two links ([`super::device`]), as a router joins its tenants.
 
 use super::{PortState, SoftConfig, SoftEngine};
 use crate::addr::Endpoint;

@@ -83,8 +83,8 @@ impl RemoteDevice {
     /// stays the program's.
     ///
     /// # Errors
-    /// As [`Device::mr_reg`]; `EBADF`: no descriptor. [`Error::Access`]: it is neither a dma-buf nor
-    /// memory that cannot shrink.
+    /// As [`Device::mr_reg`]; `EBADF`: no descriptor. [`Error::Access`]: it is neither a dma-buf
+    /// nor memory that cannot shrink.
     pub fn mr_reg_dmabuf(&self, reg: &MrReg, fd: RawFd) -> Result<(Handle, MrAttr)> {
         let MrReg { pd, addr, length, iova, access, .. } = *reg;
         // SAFETY: no pointers.
