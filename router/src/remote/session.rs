@@ -42,8 +42,6 @@ pub(super) struct Mr {
 pub(super) enum MrMemory {
     Host(Pages),
     Gpu(GpuRegion),
-    /// Of a NIC, by its bytes: the NIC has it open.
-    DmaBuf(u64),
 }
 
 impl MrMemory {
@@ -51,14 +49,13 @@ impl MrMemory {
         match self {
             MrMemory::Host(pages) => pages.bytes(),
             MrMemory::Gpu(gpu) => gpu.bytes(),
-            MrMemory::DmaBuf(bytes) => *bytes,
         }
     }
 
     pub(super) fn pieces(&self) -> usize {
         match self {
             MrMemory::Host(pages) => pages.pieces(),
-            MrMemory::Gpu(_) | MrMemory::DmaBuf(_) => 0,
+            MrMemory::Gpu(_) => 0,
         }
     }
 }
