@@ -223,7 +223,7 @@ impl Tenant {
                 let made = self.ask::<call::CqCreate>(server, &arguments, None, seen);
                 if let Some(((cq, _, shape), fd)) = made {
                     self.known.push(cq);
-                    self.add_queues(u32::MAX, fd, [shape, QueueShape::default()]);
+                    self.add_queues(u32::MAX, fd, shape.alone());
                 }
             }
             3 => {
@@ -233,12 +233,12 @@ impl Tenant {
                 if let Some(((srq, _, shape), fd)) = made {
                     self.known.push(srq);
                     let bell = Doorbell::Srq(index_of(srq) as u32).number();
-                    self.add_queues(bell, fd, [shape, QueueShape::default()]);
+                    self.add_queues(bell, fd, shape.alone());
                     if input.one_in(2) {
                         let other = (srq, sizes(input), None);
                         let made = self.ask::<call::SrqResize>(server, &other, None, seen);
                         if let Some(((_, shape), fd)) = made {
-                            self.add_queues(bell, fd, [shape, QueueShape::default()]);
+                            self.add_queues(bell, fd, shape.alone());
                         }
                         self.ask::<call::SrqSwitch>(server, &srq, None, seen);
                     }
@@ -523,7 +523,7 @@ fn serves(server: &mut Server, good: &mut Tenant) {
     let (pd, _) = good.ask::<call::PdAlloc>(server, &(), None, seen).expect("a PD");
     let ((cq, _, shape), fd) =
         good.ask::<call::CqCreate>(server, &(8, 0), None, seen).expect("a CQ");
-    good.add_queues(u32::MAX, fd, [shape, QueueShape::default()]);
+    good.add_queues(u32::MAX, fd, shape.alone());
     let cap = QpCap { max_send_wr: 4, max_send_sge: 1, ..QpCap::default() };
     let init =
         QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..QpInit::default() };

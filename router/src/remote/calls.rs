@@ -65,7 +65,7 @@ fn shape(slots: u32, stride: u32) -> Result<QueueShape> {
 }
 
 fn cq_shape(cqe: u32) -> Result<[QueueShape; 2]> {
-    Ok([shape(cqe, size_of::<Wc>() as u32)?, QueueShape::default()])
+    Ok(shape(cqe, size_of::<Wc>() as u32)?.alone())
 }
 
 /// Answers the call of a number: whether the answer is `plain` or `with_fd`, its name, its
@@ -409,7 +409,7 @@ impl Session {
         let pd = *self.pds.get(new.pd)?;
         let handle = self.srqs.next_handle()?;
         let asked = shape(new.attr.max_wr, recv_stride(new.attr.max_sge.min(STRIDE_MAX)))?;
-        self.check_room([asked, QueueShape::default()])?;
+        self.check_room(asked.alone())?;
         let (device, attr) = match (new.xrcd, new.cq) {
             (0, 0) => shared.make(|d| d.srq_create(pd, &new.attr))?,
             (xrcd, cq) => {
@@ -418,7 +418,7 @@ impl Session {
             }
         };
         let made = shape(attr.max_wr, recv_stride(attr.max_sge))
-            .and_then(|queue| self.make_queues([queue, QueueShape::default()]));
+            .and_then(|queue| self.make_queues(queue.alone()));
         let (map, fd) = made.inspect_err(|_| _ = shared.device().srq_destroy(device))?;
         let queue = map.shapes()[0];
         self.srqs.add(Srq { device, map, next: None, head: 0 })?;
@@ -437,9 +437,9 @@ impl Session {
     ) -> Result<((u32, QueueShape), OwnedFd)> {
         let s = self.srqs.get(srq)?;
         let (device, stride) = (s.device, s.map.shapes()[0].stride);
-        self.check_room([shape(max_wr, stride)?, QueueShape::default()])?;
+        self.check_room(shape(max_wr, stride)?.alone())?;
         let given = shared.make(|d| d.srq_resize(device, max_wr, limit))?;
-        let (map, fd) = self.make_queues([shape(given, stride)?, QueueShape::default()])?;
+        let (map, fd) = self.make_queues(shape(given, stride)?.alone())?;
         let shape = map.shapes()[0];
         let unused = self.srqs.get_mut(srq)?.next.replace(map);
         unused.iter().for_each(|map| self.give_room(map.shapes()));

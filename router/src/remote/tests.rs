@@ -211,7 +211,7 @@ impl ByHand {
 
     fn queue_pair_of(&mut self, pd: Handle, max_send_wr: u32) -> Raw {
         let ((cq, _, shape), fd) = self.try_ask::<call::CqCreate>(&(16, 0)).unwrap();
-        let cq_map = QueueMap::open(fd.unwrap().as_fd(), [shape, QueueShape::default()]).unwrap();
+        let cq_map = QueueMap::open(fd.unwrap().as_fd(), shape.alone()).unwrap();
         let cap = QpCap {
             max_send_wr,
             max_recv_wr: 8,

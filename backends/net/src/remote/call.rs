@@ -603,6 +603,22 @@ mod tests {
     }
 
     #[test]
+    fn counters_of_another_version_are_those_that_both_ends_have() {
+        let mut values = [0; Counters::NAMES.len()];
+        (values[0], values[1]) = (3, 5);
+        let all = Counters::of_values(values);
+        let mut words = Vec::new();
+        all.put(&mut words);
+        let newer: Vec<u64> = words.iter().copied().chain([7]).collect();
+        let words_of = |len: usize| [&[len as u64], &newer[1..=len]].concat();
+        let n = Counters::NAMES.len();
+        for (len, what) in [(2, "older"), (n, "the same"), (n + 1, "newer")] {
+            let counters = whole::<Counters>(&words_of(len)).map(|c| c.values());
+            assert_eq!(counters, Some(all.values()), "{what}");
+        }
+    }
+
+    #[test]
     fn numbers_of_calls_are_told_apart_and_none_is_the_bell() {
         let mut numbers = NUMBERS.to_vec();
         numbers.sort_unstable();

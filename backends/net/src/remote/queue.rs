@@ -122,6 +122,11 @@ impl QueueShape {
         QueueShape { capacity, stride: stride.next_multiple_of(LINE) }
     }
 
+    /// The shapes of an object that has this queue alone: a CQ, an SRQ.
+    pub fn alone(self) -> [QueueShape; 2] {
+        [self, QueueShape::default()]
+    }
+
     /// Bytes of the queue.
     fn bytes(self) -> usize {
         self.capacity as usize * self.stride as usize
@@ -624,7 +629,7 @@ mod tests {
     }
 
     fn cq_of(capacity: u32) -> (QueueMap, QueueMap) {
-        pair([QueueShape::of_slots(capacity, size_of::<Wc>() as u32), QueueShape::default()])
+        pair(QueueShape::of_slots(capacity, size_of::<Wc>() as u32).alone())
     }
 
     #[test]
@@ -728,7 +733,7 @@ mod tests {
         assert_eq!(QueueMap::open(fd.as_fd(), larger).err(), Some(Error::Access));
         assert_eq!(DoorbellPage::open(fd.as_fd()).err(), Some(Error::Access));
         for (capacity, stride) in [(3, 64), (2 << 20, 64), (4, 0), (4, 48), (4, 8192)] {
-            let shapes = [QueueShape { capacity, stride }, QueueShape::default()];
+            let shapes = QueueShape { capacity, stride }.alone();
             assert_eq!(QueueMap::bytes(shapes), Err(Error::Invalid), "{capacity} {stride}");
         }
     }

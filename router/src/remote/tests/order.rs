@@ -64,7 +64,7 @@ fn a_cq_goes_on_in_new_memory_once_that_is_mapped() {
             // This one is not mapped.
             continue;
         }
-        let map = QueueMap::open(fd.unwrap().as_fd(), [shape, QueueShape::default()]).unwrap();
+        let map = QueueMap::open(fd.unwrap().as_fd(), shape.alone()).unwrap();
         raw.cq_map.armed(0).announce(ANY);
         tenant.ask::<call::CqSwitch>(&cq);
         assert!(map.armed(0).is_asleep(ANY), "what was armed stays armed");
@@ -88,7 +88,7 @@ struct RawSrq {
 
 impl RawSrq {
     fn over(handle: Handle, shape: QueueShape, fd: Option<OwnedFd>) -> RawSrq {
-        let map = QueueMap::open(fd.unwrap().as_fd(), [shape, QueueShape::default()]).unwrap();
+        let map = QueueMap::open(fd.unwrap().as_fd(), shape.alone()).unwrap();
         let ring = SlotRing::new();
         map.install(0, &ring);
         RawSrq { handle, map, ring }

@@ -1,6 +1,6 @@
 //! The calls of a remote device.
 
-use super::super::call::{self, GpuMemory, GpuRoute, NewSrq, QueueShape, Region};
+use super::super::call::{self, GpuMemory, GpuRoute, NewSrq, Region};
 use super::super::queue::Doorbell;
 use super::*;
 use crate::map::{is_mapping_of, page_size};
@@ -18,7 +18,7 @@ impl RemoteDevice {
     fn make_cq(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
         let ((cq, given, _), map) = self.ask_fd::<call::CqCreate, _>(
             &(cqe, channel),
-            |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
+            |&(.., shape), fd| QueueMap::open(fd.as_fd(), shape.alone()),
             |(cq, ..)| _ = self.ask::<call::CqDestroy>(cq),
         )?;
         let map = Arc::new(map);
@@ -109,7 +109,7 @@ impl RemoteDevice {
     fn make_srq(&self, new: NewSrq) -> Result<(Handle, SrqAttr)> {
         let ((srq, attr, _), map) = self.ask_fd::<call::SrqCreate, _>(
             &new,
-            |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
+            |&(.., shape), fd| QueueMap::open(fd.as_fd(), shape.alone()),
             |(srq, ..)| _ = self.ask::<call::SrqDestroy>(srq),
         )?;
         let bell = Doorbell::Srq(index_of(srq) as u32).number();
@@ -293,7 +293,7 @@ impl Device for RemoteDevice {
         // fills the old one.
         let ((given, _), map) = self.ask_fd::<call::CqResize, _>(
             &(cq, cqe),
-            |&(_, shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
+            |&(_, shape), fd| QueueMap::open(fd.as_fd(), shape.alone()),
             |_| (),
         )?;
         self.ask::<call::CqSwitch>(&cq)?;
@@ -330,7 +330,7 @@ impl Device for RemoteDevice {
         // Nobody posts from here on, so the router finds the old memory empty, or refuses.
         let ((given, _), new) = self.ask_fd::<call::SrqResize, _>(
             &(srq, max_wr, limit),
-            |&(_, shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
+            |&(_, shape), fd| QueueMap::open(fd.as_fd(), shape.alone()),
             |_| (),
         )?;
         self.ask::<call::SrqSwitch>(&srq)?;
