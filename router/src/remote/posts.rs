@@ -19,7 +19,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_core::wire::Feth;
-use gdrcore_net::remote::queue::{recv_wqe, send_wqe, Doorbell, QueueMap, STRIDE_MAX};
+use gdrcore_net::remote::queue::{Doorbell, Entry, QueueMap, STRIDE_MAX};
 
 /// Sends of one queue in a round, before a call of their session all. Receives have no bound but
 /// their queue: a send may need them.
@@ -27,11 +27,13 @@ pub(super) const ROUND: u32 = 32;
 /// Most pieces that a slot can have.
 const PIECES: usize = STRIDE_MAX as usize / size_of::<Sge>();
 
-type Slot = [u8; STRIDE_MAX as usize];
-
 /// What a request and its pieces are copied to.
 pub(super) struct Scratch {
-    slot: Slot,
+    /// Of the request that was judged last.
+    wr_id: u64,
+    /// Of the send request that was judged last, its flags and the number of its pieces.
+    flags: u32,
+    num_sge: usize,
     pieces: [Sge; PIECES],
     /// Requests that were judged.
     pub(super) judged: u64,
@@ -40,27 +42,20 @@ pub(super) struct Scratch {
 impl Scratch {
     pub(super) fn new() -> Box<Scratch> {
         let pieces = [Sge::default(); PIECES];
-        Box::new(Scratch { slot: [0; STRIDE_MAX as usize], pieces, judged: 0 })
+        Box::new(Scratch { wr_id: 0, flags: 0, num_sge: 0, pieces, judged: 0 })
     }
 }
 
-#[cold]
-fn no_head() -> Error {
-    refuse!(Invalid, "a slot without a work request")
-}
-
-/// Copies `n` pieces, if the slot has so many.
-fn read_pieces(tail: &[u8], n: usize, to: &mut [Sge; PIECES]) -> Result<()> {
-    let (all, _) = tail.as_chunks::<{ size_of::<Sge>() }>();
-    let (from, to) = all.get(..n).zip(to.get_mut(..n)).ok_or_else(|| {
-        refuse!(Invalid, "a work request of {n} pieces, and its slot has {}", all.len())
-    })?;
-    for (to, from) in to.iter_mut().zip(from) {
-        let word = |at: usize| from[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
-        let addr = from[..8].try_into().map_or(0, u64::from_ne_bytes);
-        *to = Sge { addr, length: word(8), lkey: word(12) };
-    }
-    Ok(())
+/// Copies the pieces of a request, if its slot has so many.
+fn read_pieces<E: Entry>(
+    map: &QueueMap,
+    (k, at): (usize, u32),
+    n: usize,
+    to: &mut [Sge; PIECES],
+) -> Result<()> {
+    let has = to.get_mut(..n).is_some_and(|to| map.pieces::<E>(k, at, to));
+    has.then_some(())
+        .ok_or_else(|| refuse!(Invalid, "a work request of {n} pieces, and its slot has fewer"))
 }
 
 /// Bytes of a send request that has them in its slot.
@@ -71,20 +66,6 @@ fn inline_bytes(wqe: &SendWqe) -> u64 {
     } else {
         wqe.length
     }
-}
-
-/// Copies a request: its head, and as much of what follows as the head says.
-fn copy<const SEND: bool>(map: &QueueMap, k: usize, at: u32, slot: &mut Slot) {
-    let head = if SEND { size_of::<SendWqe>() } else { size_of::<RecvWqe>() };
-    map.copy(k, at, 0..head, slot);
-    let rest = match SEND {
-        true => send_wqe(slot).map_or(0, |wqe| match wqe.inline {
-            0 => usize::from(wqe.num_sge) * size_of::<Sge>(),
-            _ => usize::try_from(inline_bytes(&wqe)).unwrap_or(usize::MAX),
-        }),
-        false => recv_wqe(slot).map_or(0, |wqe| wqe.num_sge as usize * size_of::<Sge>()),
-    };
-    map.copy(k, at, head..head.saturating_add(rest), slot);
 }
 
 /// The transport part of a request, in the device's handles.
@@ -131,40 +112,40 @@ fn operands(session: &Session, wqe: &SendWqe, is_ud: bool) -> Result<(WrOp, WrEx
     Ok((wr, ext))
 }
 
-/// Judges a copied send request, and posts it. `more`: another one follows at once.
+/// Copies the send request at `at`, judges it, and posts it. `more`: another one follows at once.
 fn send(
     session: &Session,
     device: &dyn Device,
     q: &Qp,
+    at: u32,
     scratch: &mut Scratch,
     more: bool,
 ) -> Result<()> {
-    let Scratch { slot, pieces, .. } = scratch;
-    let wqe = send_wqe(slot).ok_or_else(no_head)?;
-    // Beyond the stride the scratch holds bytes of earlier requests.
-    let stride = q.map.shapes()[0].stride as usize;
-    let tail = &slot[size_of::<SendWqe>()..stride];
+    let wqe: SendWqe = q.map.entry(0, at);
+    let Scratch { wr_id, flags: signals, num_sge, pieces, .. } = scratch;
+    *wr_id = wqe.wr_id;
     let opcode = u32::from(wqe.opcode);
     let mut flags = u32::from(wqe.flags) & !send_flags::INLINE;
-    let num_sge = if wqe.inline != 0 {
+    if wqe.inline != 0 {
         let length = inline_bytes(&wqe);
-        let bytes = usize::try_from(length).ok().and_then(|n| tail.get(..n));
-        let bytes = bytes.ok_or_else(|| {
+        // What they are is the tenant's: only their number is judged.
+        let addr = q.map.inline::<SendWqe>(0, at, length).ok_or_else(|| {
             refuse!(Invalid, "a work request of {length} inline bytes, and its slot has fewer")
         })?;
         flags |= send_flags::INLINE;
-        pieces[0] = Sge { addr: bytes.as_ptr().addr() as u64, length: length as u32, lkey: 0 };
-        usize::from(length > 0)
+        pieces[0] = Sge { addr, length: length as u32, lkey: 0 };
+        *num_sge = usize::from(length > 0);
     } else {
-        read_pieces(tail, wqe.num_sge.into(), pieces)?;
-        wqe.num_sge.into()
-    };
+        *num_sge = wqe.num_sge.into();
+        read_pieces::<SendWqe>(&q.map, (0, at), *num_sge, pieces)?;
+    }
+    *signals = flags;
     let (wr, ext) = operands(session, &wqe, q.init.qp_type == qp_type::UD)?;
     let wr = SendWr {
         wr_id: wqe.wr_id,
         next: core::ptr::null(),
         sg_list: pieces.as_ptr(),
-        num_sge: num_sge as i32,
+        num_sge: *num_sge as i32,
         opcode,
         send_flags: flags | if more { send_flags::MORE } else { 0 },
         imm_data: wqe.imm,
@@ -172,30 +153,30 @@ fn send(
         remote_srqn: wqe.srqn,
         ext,
     };
-    // SAFETY: a list of one, whose pieces live on; inline bytes lie in the copy of the slot.
+    // SAFETY: a list of one, whose pieces live on; inline bytes lie in the slot, which stays mapped.
     unsafe { device.post_send(q.device, &wr, &mut core::ptr::null()) }
 }
 
-/// The bytes of the request that was posted last, and whether it has a completion.
+/// The bytes of the send request that was posted last, and whether it has a completion.
 fn weight(scratch: &Scratch, all_signalled: bool) -> (u64, bool) {
-    let Some(wqe) = send_wqe(&scratch.slot) else { return (0, true) };
-    let n = if wqe.inline != 0 { 1 } else { usize::from(wqe.num_sge) };
-    let pieces = scratch.pieces.get(..n).unwrap_or_default();
+    let pieces = scratch.pieces.get(..scratch.num_sge).unwrap_or_default();
     let bytes = pieces.iter().map(|piece| u64::from(piece.length)).sum();
-    (bytes, all_signalled || u32::from(wqe.flags) & send_flags::SIGNALED != 0)
+    (bytes, all_signalled || scratch.flags & send_flags::SIGNALED != 0)
 }
 
-/// As [`send`], for a receive request of a slot of `stride` bytes; `srq`: of an SRQ.
+/// As [`send`], for a receive request in queue `k` of a map; `srq`: of an SRQ.
 fn receive(
     device: &dyn Device,
     (to, srq): (Handle, bool),
-    stride: u32,
+    map: &QueueMap,
+    (k, at): (usize, u32),
     scratch: &mut Scratch,
 ) -> Result<()> {
-    let Scratch { slot, pieces, .. } = scratch;
-    let wqe = recv_wqe(slot).ok_or_else(no_head)?;
+    let wqe: RecvWqe = map.entry(k, at);
+    let Scratch { wr_id, pieces, .. } = scratch;
+    *wr_id = wqe.wr_id;
     let n = wqe.num_sge as usize;
-    read_pieces(&slot[size_of::<RecvWqe>()..stride as usize], n, pieces)?;
+    read_pieces::<RecvWqe>(map, (k, at), n, pieces)?;
     let wr = RecvWr {
         wr_id: wqe.wr_id,
         next: core::ptr::null(),
@@ -219,28 +200,24 @@ enum Judged {
     Refused(u64),
 }
 
-/// Posts `turn` requests that wait in queue `k` of a map by `post`, which gets the copied slot and
-/// whether another request follows at once. Moves `head` behind them. Returns what ended the turn
+/// Posts `turn` requests that wait in queue `k` of a map by `post`, which gets the place of each
+/// and whether another one follows at once. Moves `head` behind them. Returns what ended the turn
 /// early.
-fn take_turn<const SEND: bool>(
+fn take_turn(
     map: &QueueMap,
     (k, head): (usize, &mut u32),
     turn: u32,
     scratch: &mut Scratch,
     counts: &Counts,
-    post: impl Fn(&mut Scratch, bool) -> Result<()>,
+    post: impl Fn(u32, &mut Scratch, bool) -> Result<()>,
 ) -> Option<Judged> {
     let mut posted = 0;
     let mut end = None;
     while posted < turn && end.is_none() {
-        copy::<SEND>(map, k, head.wrapping_add(posted), &mut scratch.slot);
-        match post(scratch, posted + 1 < turn) {
+        match post(head.wrapping_add(posted), scratch, posted + 1 < turn) {
             Ok(()) => posted += 1,
             Err(Error::Again) => end = Some(Judged::Again),
-            Err(_) => {
-                let wr_id = scratch.slot.first_chunk().map_or(0, |id| u64::from_ne_bytes(*id));
-                end = Some(Judged::Refused(wr_id));
-            }
+            Err(_) => end = Some(Judged::Refused(scratch.wr_id)),
         }
     }
     let refused = u32::from(matches!(end, Some(Judged::Refused(_))));
@@ -422,11 +399,11 @@ impl Session {
         let mut head = q.heads[k];
         let at = (k, &mut head);
         let end = match k {
-            0 => take_turn::<true>(&q.map, at, turn, scratch, &self.counts, |scratch, more| {
-                send(self, device, q, scratch, more)
+            0 => take_turn(&q.map, at, turn, scratch, &self.counts, |at, scratch, more| {
+                send(self, device, q, at, scratch, more)
             }),
-            _ => take_turn::<false>(&q.map, at, turn, scratch, &self.counts, |scratch, _| {
-                receive(device, (q.device, false), q.map.shapes()[1].stride, scratch)
+            _ => take_turn(&q.map, at, turn, scratch, &self.counts, |at, scratch, _| {
+                receive(device, (q.device, false), &q.map, (1, at), scratch)
             }),
         };
         if let Ok(q) = self.qps.get_mut(qp) {
@@ -439,13 +416,14 @@ impl Session {
 
     fn serve_srq(&mut self, device: &dyn Device, srq: usize, turn: u32, scratch: &mut Scratch) {
         let Some((srq, s)) = self.srqs.at(srq) else { return };
-        let (to, stride) = ((s.device, true), s.map.shapes()[0].stride);
         let (mut head, end) = (s.head, s.head.wrapping_add(turn));
-        let post = |scratch: &mut Scratch, _| receive(device, to, stride, scratch);
+        let post = |at, scratch: &mut Scratch, _| {
+            receive(device, (s.device, true), &s.map, (0, at), scratch)
+        };
         // There is no queue pair to fail: what its library would have refused is dropped.
         loop {
             let (left, at) = (end.wrapping_sub(head), (0, &mut head));
-            match take_turn::<false>(&s.map, at, left, scratch, &self.counts, post) {
+            match take_turn(&s.map, at, left, scratch, &self.counts, post) {
                 Some(Judged::Refused(_)) => {}
                 Some(Judged::Again) | None => break,
             }

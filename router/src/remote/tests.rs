@@ -766,9 +766,25 @@ fn nothing_that_a_tenant_writes_makes_the_router_panic() {
                     _ = evil.door.ring(rng.below(Doorbell::COUNT as u64) as u32);
                 }
                 _ => {
-                    let head = rng.bytes(size_of::<SendWqe>());
-                    let Some(mut wqe) = gdrcore_net::remote::queue::send_wqe(&head) else {
-                        continue;
+                    let [wr_id, remote_addr, a, b, length] = [(); 5].map(|()| rng.next());
+                    let [rkey, imm, access, srqn] = [(); 4].map(|()| rng.next() as u32);
+                    let [opcode, flags, num_sge] = [(); 3].map(|()| rng.next() as u16);
+                    let inline = rng.coin().into();
+                    let mut wqe = SendWqe {
+                        wr_id,
+                        remote_addr,
+                        a,
+                        b,
+                        length,
+                        rkey,
+                        imm,
+                        opcode,
+                        flags,
+                        num_sge,
+                        inline,
+                        owner: 0,
+                        access,
+                        srqn,
                     };
                     if rng.coin() {
                         wqe.opcode %= 16;

@@ -24,14 +24,13 @@ use super::limits;
 use crate::map::Map;
 use crate::memfd::{sealed_len, FIXED_SIZE};
 use core::mem::offset_of;
-use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use gdrcore_core::arena::Region;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::ring::SlotRing;
 use gdrcore_core::sleep::{Asleep, ANY};
-use gdrcore_core::verbs::types::Wc;
+use gdrcore_core::verbs::types::{Sge, Wc};
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -50,31 +49,36 @@ const BELLS: usize = Doorbell::COUNT.div_ceil(u64::BITS as usize);
 
 /// Bytes of a cache line. Each slot begins one.
 const LINE: u32 = 64;
-/// Bytes of a word, in which slots are copied.
-const WORD: usize = size_of::<u64>();
 
-/// An entry of a queue: the place of its slot's owner, which is 0 while the entry is written.
-pub trait Entry {
+/// An entry of a queue, which begins its slot, and the place of the slot's owner, which is 0 while
+/// the entry is written.
+///
+/// # Safety
+/// Any bytes are valid for it. It has no more than a line.
+pub unsafe trait Entry: Copy {
     /// Its byte in the slot.
     const OWNER: usize;
 }
 
-impl Entry for SendWqe {
-    const OWNER: usize = in_first_line(offset_of!(SendWqe, owner));
+// SAFETY: integers; a line.
+unsafe impl Entry for SendWqe {
+    const OWNER: usize = in_first_line::<SendWqe>(offset_of!(SendWqe, owner));
 }
 
-impl Entry for RecvWqe {
-    const OWNER: usize = in_first_line(offset_of!(RecvWqe, owner));
+// SAFETY: integers.
+unsafe impl Entry for RecvWqe {
+    const OWNER: usize = in_first_line::<RecvWqe>(offset_of!(RecvWqe, owner));
 }
 
-impl Entry for Wc {
-    /// Behind its last field: the struct ends with two bytes of padding.
-    const OWNER: usize = in_first_line(offset_of!(Wc, dlid_path_bits) + 1);
+// SAFETY: integers.
+unsafe impl Entry for Wc {
+    /// Behind it.
+    const OWNER: usize = in_first_line::<Wc>(size_of::<Wc>());
 }
 
-/// A byte that travels with the beginning of its slot.
-const fn in_first_line(at: usize) -> usize {
-    assert!(at < LINE as usize);
+/// A byte that travels with the entry.
+const fn in_first_line<E>(at: usize) -> usize {
+    assert!(at < LINE as usize && size_of::<E>() <= LINE as usize);
     at
 }
 
@@ -256,26 +260,37 @@ impl QueueMap {
         n
     }
 
-    /// The router's end of a send or receive queue: copies bytes of a slot to the same place in
-    /// `to`, as far as the slot has them. In words: the range begins with one.
+    /// A copy of the entry of a slot. The other end may write it meanwhile: then the copy has
+    /// bytes of both, and each byte was read once.
     #[inline]
-    pub fn copy(&self, k: usize, at: u32, of: Range<usize>, to: &mut [u8]) {
-        let end = of.end.min(self.shapes[k].stride as usize).next_multiple_of(WORD);
-        let Some(bytes) = to.get_mut(of.start..end) else { return };
-        let (words, _) = bytes.as_chunks_mut();
-        for (n, to) in words.iter_mut().enumerate() {
-            let from = self.word(self.slot(k, at) + of.start + n * WORD);
-            *to = from.load(Ordering::Relaxed).to_ne_bytes();
-        }
+    pub fn entry<E: Entry>(&self, k: usize, index: u32) -> E {
+        // SAFETY: the slot lies in the map, which lives as long as `self`, begins a line and has at
+        // least one, as [`Entry`] asks. The file's size is fixed, and a page of it that is gone
+        // comes anew.
+        unsafe { self.map.as_ptr().add(self.slot(k, index)).cast::<E>().read_volatile() }
     }
 
-    /// A word of a slot, by its offset in the map.
+    /// Copies the pieces that follow the entry of a slot, all of `to`. False: the slot has fewer.
+    /// As [`QueueMap::entry`].
     #[inline]
-    fn word(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at.is_multiple_of(WORD) && at < self.map.len());
-        // SAFETY: aligned, and in the map, which lives as long as `self`: slots are lines. Any bits
-        // are valid. The file's size is fixed, and a page of it that is gone comes anew.
-        unsafe { &*self.map.as_ptr().add(at).cast::<AtomicU64>() }
+    pub fn pieces<E: Entry>(&self, k: usize, index: u32, to: &mut [Sge]) -> bool {
+        let most = (self.shapes[k].stride as usize - size_of::<E>()) / size_of::<Sge>();
+        let first = self.slot(k, index) + size_of::<E>();
+        for (n, to) in to.iter_mut().take(most).enumerate() {
+            // SAFETY: as in `entry`: the slot has `most` pieces behind the entry, which are
+            // integers and aligned as it is.
+            *to = unsafe { self.map.as_ptr().add(first).cast::<Sge>().add(n).read_volatile() };
+        }
+        to.len() <= most
+    }
+
+    /// Where the inline bytes are that follow the entry of a slot. `None`: the slot has fewer. The
+    /// other end may write them meanwhile.
+    #[inline]
+    pub fn inline<E: Entry>(&self, k: usize, index: u32, bytes: u64) -> Option<u64> {
+        let most = self.shapes[k].stride as usize - size_of::<E>();
+        let first = self.slot(k, index) + size_of::<E>();
+        (bytes <= most as u64).then(|| (self.map.as_ptr().addr() + first) as u64)
     }
 
     /// Gives the slots before `head` back to the tenant.
@@ -308,9 +323,8 @@ impl QueueMap {
     /// gives it to the tenant.
     #[inline]
     pub fn put(&self, tail: u32, wc: &Wc) {
-        for (n, word) in words_of(wc).into_iter().enumerate() {
-            self.word(self.slot(0, tail) + n * WORD).store(word, Ordering::Relaxed);
-        }
+        // SAFETY: as in `entry`.
+        unsafe { self.map.as_ptr().add(self.slot(0, tail)).cast::<Wc>().write_volatile(*wc) };
         self.give::<Wc>(0, tail);
     }
 
@@ -378,7 +392,7 @@ impl QueueMap {
             if !self.is_given::<Wc>(0, head) {
                 break;
             }
-            *to = self.completion(head);
+            *to = self.entry(0, head);
             head = head.wrapping_add(1);
         }
         if head != first {
@@ -388,21 +402,13 @@ impl QueueMap {
         head.wrapping_sub(first) as usize
     }
 
-    /// A completion that is the tenant's.
-    #[inline]
-    fn completion(&self, at: u32) -> Wc {
-        // SAFETY: the slot lies in the map, and begins a line. Any bits are valid for a completion,
-        // which is integers. The router writes the slot after its release alone.
-        unsafe { self.map.as_ptr().add(self.slot(0, at)).cast::<Wc>().read() }
-    }
-
     /// The tenant's end of a CQ: takes out the completions of a queue pair; the others stay in
     /// their order. One thread at a time, which does not poll meanwhile. May allocate.
     pub fn purge(&self, qpn: u32) {
         let [cursor, _] = &self.cursors;
         let head = cursor.load(Ordering::Relaxed);
         let all = self.waiting::<Wc>(0, head, u32::MAX);
-        let mut kept: Vec<Wc> = (0..all).map(|k| self.completion(head.wrapping_add(k))).collect();
+        let mut kept: Vec<Wc> = (0..all).map(|k| self.entry(0, head.wrapping_add(k))).collect();
         kept.retain(|wc| wc.qp_num != qpn);
         let first = head.wrapping_add(all - kept.len() as u32);
         for (k, wc) in (0..).zip(&kept) {
@@ -411,41 +417,6 @@ impl QueueMap {
         cursor.store(first, Ordering::Relaxed);
         self.release(0, first);
     }
-}
-
-/// The words of a completion. The last one has its padding, which is zero.
-fn words_of(wc: &Wc) -> [u64; size_of::<Wc>() / WORD] {
-    let Wc { wr_id, status, opcode, vendor_err, byte_len, .. } = *wc;
-    let Wc { imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl, dlid_path_bits, .. } = *wc;
-    let join = |a: u32, b: u32| {
-        let mut both = [0; WORD];
-        both[..4].copy_from_slice(&a.to_ne_bytes());
-        both[4..].copy_from_slice(&b.to_ne_bytes());
-        u64::from_ne_bytes(both)
-    };
-    let [[p0, p1], [s0, s1]] = [pkey_index, slid].map(u16::to_ne_bytes);
-    [
-        wr_id,
-        join(status, opcode),
-        join(vendor_err, byte_len),
-        join(imm_data, qp_num),
-        join(src_qp, wc_flags),
-        u64::from_ne_bytes([p0, p1, s0, s1, sl, dlid_path_bits, 0, 0]),
-    ]
-}
-
-/// The head of a copied slot of a send queue.
-pub fn send_wqe(slot: &[u8]) -> Option<SendWqe> {
-    let head = slot.first_chunk::<{ size_of::<SendWqe>() }>()?;
-    // SAFETY: integers without gaps (core asserts the size), for which any bytes are valid.
-    Some(unsafe { head.as_ptr().cast::<SendWqe>().read_unaligned() })
-}
-
-/// The head of a copied slot of a receive queue.
-pub fn recv_wqe(slot: &[u8]) -> Option<RecvWqe> {
-    let head = slot.first_chunk::<{ size_of::<RecvWqe>() }>()?;
-    // SAFETY: as in `send_wqe`.
-    Some(unsafe { head.as_ptr().cast::<RecvWqe>().read_unaligned() })
 }
 
 /// The doorbell of a queue, by the index of its object.
@@ -594,7 +565,7 @@ mod tests {
         let (router, tenant) = pair(SHAPES);
         let ring = SlotRing::<SendWqe>::new();
         tenant.install(0, &ring);
-        let (mut head, mut slot) = (0u32, [0; 128]);
+        let mut head = 0u32;
         for lap in 0..3u64 {
             for i in 0..4 {
                 assert!(post(&ring, lap * 4 + i));
@@ -605,8 +576,7 @@ mod tests {
             for i in 0..4 {
                 assert_eq!(router.waiting::<SendWqe>(0, head, 8), 4 - i);
                 assert_eq!(router.waiting::<SendWqe>(0, head, 1), 1, "at most");
-                router.copy(0, head, 0..64, &mut slot);
-                assert_eq!(send_wqe(&slot).unwrap().wr_id, lap * 4 + u64::from(i));
+                assert_eq!(router.entry::<SendWqe>(0, head).wr_id, lap * 4 + u64::from(i));
                 head += 1;
             }
             router.release(0, head);
