@@ -23,7 +23,7 @@ use super::call::QueueShape;
 use super::limits;
 use crate::map::Map;
 use crate::memfd::{sealed_len, FIXED_SIZE};
-use core::mem::offset_of;
+use core::mem::{offset_of, MaybeUninit};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use gdrcore_core::arena::Region;
 use gdrcore_core::error::{Error, Result};
@@ -49,18 +49,20 @@ const BELLS: usize = Doorbell::COUNT.div_ceil(u64::BITS as usize);
 
 /// Bytes of a cache line. Each slot begins one.
 const LINE: u32 = 64;
+/// Bytes of a word, in which entries are copied.
+const WORD: usize = size_of::<u64>();
 
 /// An entry of a queue, which begins its slot, and the place of the slot's owner, which is 0 while
 /// the entry is written.
 ///
 /// # Safety
-/// Any bytes are valid for it. It has no more than a line.
+/// Any bytes are valid for it.
 pub unsafe trait Entry: Copy {
     /// Its byte in the slot.
     const OWNER: usize;
 }
 
-// SAFETY: integers; a line.
+// SAFETY: integers.
 unsafe impl Entry for SendWqe {
     const OWNER: usize = in_first_line::<SendWqe>(offset_of!(SendWqe, owner));
 }
@@ -260,14 +262,14 @@ impl QueueMap {
         n
     }
 
-    /// A copy of the entry of a slot. The other end may write it meanwhile: then the copy has
-    /// bytes of both, and each byte was read once.
+    /// The router's end of a send or receive queue: a copy of the entry of a slot. The tenant may
+    /// write it meanwhile: then the copy has words of both, and each was read once.
     #[inline]
     pub fn entry<E: Entry>(&self, k: usize, index: u32) -> E {
         // SAFETY: the slot lies in the map, which lives as long as `self`, begins a line and has at
-        // least one, as [`Entry`] asks. The file's size is fixed, and a page of it that is gone
-        // comes anew.
-        unsafe { self.map.as_ptr().add(self.slot(k, index)).cast::<E>().read_volatile() }
+        // least one, which is enough for an entry. The file's size is fixed, and a page of it that
+        // is gone comes anew.
+        unsafe { copy_of_shared(self.map.as_ptr().add(self.slot(k, index))) }
     }
 
     /// Copies the pieces that follow the entry of a slot, all of `to`. False: the slot has fewer.
@@ -277,9 +279,10 @@ impl QueueMap {
         let most = (self.shapes[k].stride as usize - size_of::<E>()) / size_of::<Sge>();
         let first = self.slot(k, index) + size_of::<E>();
         for (n, to) in to.iter_mut().take(most).enumerate() {
-            // SAFETY: as in `entry`: the slot has `most` pieces behind the entry, which are
-            // integers and aligned as it is.
-            *to = unsafe { self.map.as_ptr().add(first).cast::<Sge>().add(n).read_volatile() };
+            let at = first + n * size_of::<Sge>();
+            // SAFETY: as in `entry`: the slot has `most` pieces behind the entry. They are integers,
+            // and aligned as it is.
+            *to = unsafe { copy_of_shared(self.map.as_ptr().add(at)) };
         }
         to.len() <= most
     }
@@ -323,8 +326,8 @@ impl QueueMap {
     /// gives it to the tenant.
     #[inline]
     pub fn put(&self, tail: u32, wc: &Wc) {
-        // SAFETY: as in `entry`.
-        unsafe { self.map.as_ptr().add(self.slot(0, tail)).cast::<Wc>().write_volatile(*wc) };
+        // SAFETY: as in `completion`; the slot is the router's until it is given.
+        unsafe { self.map.as_ptr().add(self.slot(0, tail)).cast::<Wc>().write(*wc) };
         self.give::<Wc>(0, tail);
     }
 
@@ -392,7 +395,7 @@ impl QueueMap {
             if !self.is_given::<Wc>(0, head) {
                 break;
             }
-            *to = self.entry(0, head);
+            *to = self.completion(head);
             head = head.wrapping_add(1);
         }
         if head != first {
@@ -402,13 +405,21 @@ impl QueueMap {
         head.wrapping_sub(first) as usize
     }
 
+    /// A completion that is the tenant's.
+    #[inline]
+    fn completion(&self, at: u32) -> Wc {
+        // SAFETY: the slot lies in the map, and begins a line. Any bits are valid for a completion,
+        // which is integers. The router writes the slot after its release alone.
+        unsafe { self.map.as_ptr().add(self.slot(0, at)).cast::<Wc>().read() }
+    }
+
     /// The tenant's end of a CQ: takes out the completions of a queue pair; the others stay in
     /// their order. One thread at a time, which does not poll meanwhile. May allocate.
     pub fn purge(&self, qpn: u32) {
         let [cursor, _] = &self.cursors;
         let head = cursor.load(Ordering::Relaxed);
         let all = self.waiting::<Wc>(0, head, u32::MAX);
-        let mut kept: Vec<Wc> = (0..all).map(|k| self.entry(0, head.wrapping_add(k))).collect();
+        let mut kept: Vec<Wc> = (0..all).map(|k| self.completion(head.wrapping_add(k))).collect();
         kept.retain(|wc| wc.qp_num != qpn);
         let first = head.wrapping_add(all - kept.len() as u32);
         for (k, wc) in (0..).zip(&kept) {
@@ -417,6 +428,27 @@ impl QueueMap {
         cursor.store(first, Ordering::Relaxed);
         self.release(0, first);
     }
+}
+
+/// A copy of a value in memory that another process may write: each word is read once.
+///
+/// # Safety
+/// `at` is aligned to a word and readable for a `T`, for which any bytes are valid.
+#[inline]
+unsafe fn copy_of_shared<T: Copy>(at: *const u8) -> T {
+    const {
+        assert!(size_of::<T>().is_multiple_of(WORD) && align_of::<T>() == WORD);
+    }
+    let mut copy = MaybeUninit::<T>::uninit();
+    for n in 0..size_of::<T>() / WORD {
+        // SAFETY: a word of the value, and of its copy.
+        unsafe {
+            let word = (*at.cast::<AtomicU64>().add(n)).load(Ordering::Relaxed);
+            copy.as_mut_ptr().cast::<u64>().add(n).write(word);
+        }
+    }
+    // SAFETY: all of it is written, and any bytes are valid.
+    unsafe { copy.assume_init() }
 }
 
 /// The doorbell of a queue, by the index of its object.
