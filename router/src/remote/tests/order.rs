@@ -343,3 +343,28 @@ fn a_refused_request_completes_after_those_before_it() {
     let (flushed, refused) = (wc_status::WR_FLUSH_ERR, wc_status::LOC_QP_OP_ERR);
     assert_eq!(done.map(|wc| wc.status), [flushed, flushed, refused]);
 }
+
+#[test]
+fn a_receive_is_on_the_device_before_a_send_that_was_posted_after_it() {
+    let running = Running::start();
+    let (x, y) = (running.tenant(1), running.tenant(2));
+    let unreliable = Shape { qp_type: qp_type::UC, ..Shape::default() };
+    let (mut a, mut b) = connected(&x, &x, unreliable).unwrap();
+    // Queues that stay full make a round's look at receives long: from `b`'s on, it takes longer
+    // than the two posts.
+    let full: Vec<_> = (0..8).map(|_| connected_pair(&y, &y)).collect();
+    wait_for(60, "the device takes any number of receives", || {
+        running.server().round();
+        let fill = |end: &End| (0..256).any(|n| end.post_recv(n, 0, 8).is_err());
+        full.iter().all(|(end, _)| fill(end) && end.post_recv(0, 0, 8).is_err())
+    });
+    for n in 0..300 {
+        b.post_recv(n, 0, 8).unwrap();
+        a.post(n, Op::Send(None), 0, 8).unwrap();
+        succeed(&mut a, &mut b, n);
+        wait_for(60, "the message found no receive", || {
+            b.poll();
+            b.take(n).is_some()
+        });
+    }
+}
