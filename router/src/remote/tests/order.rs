@@ -352,13 +352,14 @@ fn a_receive_is_on_the_device_before_a_send_that_was_posted_after_it() {
     let (mut a, mut b) = connected(&x, &x, unreliable).unwrap();
     // Queues that stay full make a round's look at receives long: from `b`'s on, it takes longer
     // than the two posts.
-    let full: Vec<_> = (0..8).map(|_| connected_pair(&y, &y)).collect();
+    let deep = Shape { depth: 256, ..Shape::default() };
+    let full: Vec<_> = (0..32).map(|_| connected(&y, &y, deep).unwrap().0).collect();
     wait_for(60, "the device takes any number of receives", || {
         running.server().round();
-        let fill = |end: &End| (0..256).any(|n| end.post_recv(n, 0, 8).is_err());
-        full.iter().all(|(end, _)| fill(end) && end.post_recv(0, 0, 8).is_err())
+        let is_full = |end: &End| (0..1024).any(|n| end.post_recv(n, 0, 8).is_err());
+        full.iter().all(|end| is_full(end) && end.post_recv(0, 0, 8).is_err())
     });
-    for n in 0..300 {
+    for n in 0..10_000 {
         b.post_recv(n, 0, 8).unwrap();
         a.post(n, Op::Send(None), 0, 8).unwrap();
         succeed(&mut a, &mut b, n);
