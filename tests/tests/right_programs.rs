@@ -258,7 +258,8 @@ fn thorough_libfabric() {
             };
             // The tool's default port; each host has ports of its own.
             let done = both(&mut side(0, &[]), &mut side(1, &[at[0]]), 47592);
-            let what = format!("{arguments} {options:?}");
+            // What one end says of a failure is most often that the other is gone.
+            let what = format!("{arguments} {options:?}: {}\n{}\n", done[0], done[1]);
             done.iter().for_each(|end| right(&what, end, &[]));
         }
     }
