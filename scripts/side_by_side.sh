@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../tests" || exit 1
 at_once=${1:-$(($(nproc) + 1))}
 CARGO=${CARGO:-cargo}
 # Those that take longest begin first, so that none of them runs on by itself.
-first="interop dist_roots ends verbs_suite router doctor"
+first="interop dist_roots ends verbs_suite right_programs router doctor"
 # These have the machine for themselves, after all others.
 alone="router_qos congestion"
 logs=$(mktemp -d) || exit 1

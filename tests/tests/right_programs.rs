@@ -249,7 +249,9 @@ fn thorough_libfabric() {
         "-p verbs;ofi_rxm -e rdm -m tagged -c",
         "-p verbs;ofi_rxd -e rdm -c",
     ] {
-        for options in ways(true, 232) {
+        // Between two sizes the tool waits for its control connection and makes no progress, so
+        // rxd repeats nothing that was lost, and the other end waits for ever.
+        for options in ways(!arguments.contains("rxd"), 232) {
             let side = |host: usize, more: &[&str]| {
                 let mut c = lab.command(host, &launcher());
                 c.args(&options).args(["--address", at[host]]).arg(&tool);
