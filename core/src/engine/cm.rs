@@ -142,7 +142,7 @@ impl Inner {
             .append_icrc(0, packet);
         self.transport.common.counters.sent_pkts += 1;
         self.transport.common.counters.sent_bytes += len as u64;
-        Some(Burst { dst, len, seg: len, is_own: false })
+        Some(Burst { dst, len, seg: len, for_connected: false })
     }
 
     /// Ends the connections of queue pairs that have failed because their peers were silent.

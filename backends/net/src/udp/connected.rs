@@ -19,7 +19,7 @@ use super::tx::header::{send_labels, SocketHeader};
 use super::unconnected;
 use crate::addr::{endpoint, Endpoint, SockAddr};
 use crate::sys::{check, set_filter, set_option, Fd};
-use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
+use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
 use gdrcore_core::wire::icrc::Flow;
 
 /// After so many bursts in a row that leave alone, all to one peer, the peer gets a connected
@@ -40,7 +40,7 @@ const IDENT: u32 = 4;
 pub(super) struct ConnectedSocket {
     fd: Fd,
     /// The flow, for the ICRC of the socket's packets.
-    pub(super) own: OwnFlow,
+    pub(super) flow: ConnectedFlow,
     /// The socket's UDP_SEGMENT.
     size: u16,
     /// The number of the first packet since the socket was opened or rested.
@@ -92,10 +92,10 @@ impl ConnectedSocket {
         check(unsafe { libc::connect(raw, (&raw const sa).cast(), len) }).ok()?;
         let from = name(&fd)?;
         let flow = Flow::from_gids(&from.ip, &dst.gid, from.port, dst.port);
-        let own = OwnFlow { dst: *dst, flow, ident: 0 };
-        let mut connected = ConnectedSocket { fd, own, size: 0, first: 0 };
-        connected.own.ident = if v4 { connected.learn_ident(&from)? } else { 0 };
-        connected.first = connected.own.ident;
+        let flow = ConnectedFlow { dst: *dst, flow, ident: 0 };
+        let mut connected = ConnectedSocket { fd, flow, size: 0, first: 0 };
+        connected.flow.ident = if v4 { connected.learn_ident(&from)? } else { 0 };
+        connected.first = connected.flow.ident;
         Some(connected)
     }
 
@@ -167,8 +167,8 @@ impl ConnectedSocket {
 
     /// Whether so many bursts have left that the peer certainly accepts them. Restarts the count.
     pub(super) fn take_trust(&mut self) -> bool {
-        let first = core::mem::replace(&mut self.first, self.own.ident);
-        self.own.ident.wrapping_sub(first) >= TRUSTED_AFTER
+        let first = core::mem::replace(&mut self.first, self.flow.ident);
+        self.flow.ident.wrapping_sub(first) >= TRUSTED_AFTER
     }
 
     /// Sends a burst of `seg` bytes a packet. Returns false if it was not sent; then the socket
@@ -184,7 +184,7 @@ impl ConnectedSocket {
         // SAFETY: pointer and length are those of `burst`, which the kernel only reads.
         let rc =
             unsafe { libc::send(self.fd.raw(), burst.as_ptr().cast(), len, libc::MSG_DONTWAIT) };
-        self.own.ident = self.own.ident.wrapping_add(1);
+        self.flow.ident = self.flow.ident.wrapping_add(1);
         rc == len as isize
     }
 }

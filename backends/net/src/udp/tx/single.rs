@@ -5,16 +5,16 @@ use crate::port::Burst;
 use crate::sys::errno;
 use crate::udp::connected::{ConnectedSocket, CONNECT_AFTER, CONNECT_AFTER_MAX};
 use crate::udp::MAX_SEGMENTS;
-use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
+use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
 use gdrcore_core::wire::icrc::Flow;
 
 impl UdpPort {
     /// As [`UdpPort::tx_space`], with the flow of the connected socket for
     /// [`UdpPort::tx_connected`], unless the batch must leave first.
     #[inline]
-    pub fn space_and_flow(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
-        let own = self.connected.as_ref().filter(|_| self.tx.tail == 0).map(|c| &c.own);
-        Some((self.tx.space()?, own))
+    pub fn space_and_flow(&mut self) -> Option<(&mut [u8], Option<&ConnectedFlow>)> {
+        let flow = self.connected.as_ref().filter(|_| self.tx.tail == 0).map(|c| &c.flow);
+        Some((self.tx.space()?, flow))
     }
 
     /// Sends the filled burst by the connected socket. Returns false if it was not sent. Then the
@@ -25,7 +25,7 @@ impl UdpPort {
             let fits = b.len.wrapping_sub(1) < self.tx.burst
                 && b.seg != 0
                 && self.tx.used == 0
-                && connected.own.leads_to(&b.dst);
+                && connected.flow.leads_to(&b.dst);
             if fits {
                 // SAFETY: `len <= burst <= capacity`, initialised at carve; nothing else uses
                 // the buffer now.
@@ -60,7 +60,7 @@ impl UdpPort {
     /// Opens a connected socket to a peer, if it is of this host.
     #[cold]
     fn open_connected(&mut self, dst: &PeerAddr) {
-        let leads = |c: &ConnectedSocket| c.own.leads_to(dst);
+        let leads = |c: &ConnectedSocket| c.flow.leads_to(dst);
         if !self.connected.as_ref().is_some_and(leads) && self.not_connectable != Some(*dst) {
             let rested = self.resting.take().filter(leads);
             let open = || ConnectedSocket::open(&self.local, dst, self.class);
