@@ -243,14 +243,15 @@ fn missing_in_index(page: &str, files: &[String]) -> Vec<String> {
         let name = path.trim_start_matches("tests/tests/").trim_start_matches("core/tests/");
         let is_program = match name.split_once('/') {
             None => true,
-            Some(("engine", file)) => !["main.rs", "util.rs", "buf_and_wr.rs"].contains(&file),
+            Some(("engine", file)) => {
+                !file.contains('/') && !["main.rs", "util.rs", "buf_and_wr.rs"].contains(&file)
+            }
             Some((_, file)) => file == "main.rs",
         };
         is_program.then(|| name.to_string())
     };
-    let of_index = |path: &&String| {
-        path.starts_with("tests/tests/") || path.starts_with("core/tests/engine/")
-    };
+    let of_index =
+        |path: &&String| path.starts_with("tests/tests/") || path.starts_with("core/tests/engine/");
     let wanted = files.iter().filter(of_index).filter_map(|path| name(path));
     wanted.filter(|name| !page.contains(&format!("`{name}`"))).collect()
 }
