@@ -162,11 +162,9 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
             continue;
         };
         replace &= !ours.contains(&id);
-        match lock(fd, libc::LOCK_EX) {
-            Ok(true) => write_header(fd, std::mem::take(&mut replace))?,
-            Ok(false) => {}
-            // Without locks the last writer to begin wins.
-            Err(_) => write_header(fd, std::mem::take(&mut replace))?,
+        // On a file system without locks the last writer to begin wins.
+        if lock(fd, libc::LOCK_EX).unwrap_or(true) {
+            write_header(fd, std::mem::take(&mut replace))?;
         }
         // The writer of the header may still hold the exclusive lock, or may have emptied the file
         // again.

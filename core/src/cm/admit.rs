@@ -91,6 +91,15 @@ pub(super) struct Known {
     until: u64,
 }
 
+/// Why a request gets no id, and is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// The ids of the program and of peers that receive are all in use.
+    Full,
+    /// A bound for strangers is reached, and nobody may go for this one.
+    Crowded,
+}
+
 /// Whether an id in a state is half-open.
 fn is_half_open(state: State) -> bool {
     matches!(state, State::ReqRcvd | State::SidrRcvd | State::RepSent)
@@ -205,9 +214,8 @@ impl Cm {
     }
 
     /// Chooses the half-open id that a new request of a source replaces. `None`: no bound is
-    /// reached, and none has to go. `Err`: a bound is reached, and none may go: the request is
-    /// dropped.
-    fn choose_victim(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, ()> {
+    /// reached, and none has to go.
+    fn choose_victim(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, NoPlace> {
         let listener = &self.ids[l];
         let mine = self.load_of(from);
         let may_go = |i: usize, id: &Id| {
@@ -217,7 +225,7 @@ impl Cm {
         if mine >= self.bounds.half_open_of_source() {
             let own =
                 |i: usize, id: &Id| (id.peer.gid == *from && may_go(i, id)).then_some(id.since);
-            return self.first_by(own).map(Some).ok_or(());
+            return self.first_by(own).map(Some).ok_or(NoPlace::Crowded);
         }
         let known = self.is_known(now, from);
         if listener.pending >= listener.backlog {
@@ -227,7 +235,7 @@ impl Cm {
                 (self.is_unheard(i) && id.listener == l as u32 && gives)
                     .then_some((u32::MAX - more, id.since))
             };
-            return self.first_by(better).map(Some).ok_or(());
+            return self.first_by(better).map(Some).ok_or(NoPlace::Crowded);
         }
         if listener.half_open >= self.bounds.half_open {
             let oldest = |i: usize, id: &Id| {
@@ -236,36 +244,35 @@ impl Cm {
                 (id.state == State::RepSent && id.listener == l as u32 && gives)
                     .then_some((stays, id.since))
             };
-            return self.first_by(oldest).map(Some).ok_or(());
+            return self.first_by(oldest).map(Some).ok_or(NoPlace::Crowded);
         }
         Ok(None)
     }
 
-    /// Gives a request an id. `Err`: the request is dropped; true: because the program's own ids
-    /// are all in use.
+    /// Gives a request an id.
     pub(super) fn admit(
         &mut self,
         now: u64,
         l: usize,
         from: &PeerAddr,
         fresh: Id,
-    ) -> Result<usize, bool> {
+    ) -> Result<(), NoPlace> {
         if !self.make_room() {
-            return Err(true);
+            return Err(NoPlace::Full);
         }
-        let victim = self.choose_victim(now, l, &from.gid).map_err(|()| false)?;
+        let victim = self.choose_victim(now, l, &from.gid)?;
         // Only a request whose event was not taken leaves its slot at once.
         let leaves = victim.is_some_and(|i| self.is_unheard(i));
         if self.guests >= self.bounds.guests && !leaves {
             self.take_orphan(true);
             if self.guests >= self.bounds.guests {
-                return Err(false);
+                return Err(NoPlace::Crowded);
             }
         }
         if let Some(i) = victim {
             self.evict(i);
         }
-        let (_, i) = self.pool.alloc().map_err(|_| false)?;
+        let (_, i) = self.pool.alloc().map_err(|_| NoPlace::Crowded)?;
         self.ids[i] = Id {
             guest: true,
             since: now,
@@ -283,7 +290,7 @@ impl Cm {
         self.ids[i].local_id = self.fresh_comm_id(i);
         self.store_peer_hashes(i);
         self.raise(i, cm_event::CONNECT_REQUEST);
-        Ok(i)
+        Ok(())
     }
 
     /// Gives a half-open id up for another. If the program has taken the request's event, it is

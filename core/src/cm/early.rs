@@ -44,10 +44,8 @@ impl Cm {
     /// # Errors
     /// [`crate::Error::StaleHandle`]; [`crate::Error::Invalid`]: no port, or not an idle id.
     pub fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
+        self.bound(id)?;
         let i = self.check(id)?;
-        if self.ids[i].state != State::Idle || self.ids[i].port == 0 {
-            return Err(self.wrong_state(i, "to listen it must be new, and bound to a port"));
-        }
         let id = &mut self.ids[i];
         id.announced = soon;
         id.kept_until = 0;

@@ -1,6 +1,6 @@
 //! Messages in. Anything that a network can bring is legal input here.
 
-use super::admit::PeerKey;
+use super::admit::{NoPlace, PeerKey};
 use super::conn::{owe, Id, State};
 use super::mad::{
     Dreq, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN,
@@ -14,10 +14,14 @@ use crate::roce::peer::PeerAddr;
 use crate::verbs::types::qp_type;
 use crate::wire::is_default_partition;
 
+pub(super) fn is_port_space(ps: u16) -> bool {
+    matches!(ps, port_space::IB | port_space::TCP | port_space::UDP)
+}
+
 /// The port space and port of a service id of rdma_cm's.
 pub(super) fn service(id: u64) -> Option<(u16, u16)> {
     let (ps, port) = (u16::try_from(id >> 16).ok()?, id as u16);
-    matches!(ps, port_space::IB | port_space::TCP | port_space::UDP).then_some((ps, port))
+    is_port_space(ps).then_some((ps, port))
 }
 
 /// The port that a request asks for, in a port space for requests of its kind.
@@ -95,18 +99,6 @@ impl Cm {
         self.former_ports.iter().any(|&(p, until)| p == port && now < until)
     }
 
-    fn rej(
-        &mut self,
-        to: &PeerAddr,
-        tid: u64,
-        remote_id: u32,
-        about: u8,
-        reason: u16,
-        info: Option<u8>,
-    ) {
-        self.reply(to, tid, ReplyKind::Rej { local_id: 0, remote_id, about, reason, info });
-    }
-
     fn on_req(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &Req<'_>) -> Option<()> {
         if let Some(i) = self.by_remote_id(m.local_comm_id, from, false) {
             // Linux cm.c cm_dup_req_handler: A REQ that comes again is answered as before, or by an
@@ -127,7 +119,8 @@ impl Cm {
         let refuse = |cm: &mut Cm, reason, info| {
             let port = asked(m.service_id, false).map_or(0, |(_, port)| port);
             cm.note_refusal(Refusal { peer: from.gid, port, reason, datagram: false });
-            cm.rej(from, tid, m.local_comm_id, 0, reason, info);
+            let (local_id, remote_id, about) = (0, m.local_comm_id, 0);
+            cm.reply(from, tid, ReplyKind::Rej { local_id, remote_id, about, reason, info });
         };
         let qp_type = match m.transport {
             0 => qp_type::RC,
@@ -194,15 +187,11 @@ impl Cm {
         id.retries_left = m.max_cm_retries;
         id.mras_left = MAX_RETRIES;
         id.data_in.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
-        match self.admit(now, l, from, id) {
-            Ok(_) => Some(()),
-            Err(full) => {
-                if full {
-                    refuse(self, reject::NO_RESOURCES, None);
-                }
-                None
-            }
+        let admitted = self.admit(now, l, from, id);
+        if admitted == Err(NoPlace::Full) {
+            refuse(self, reject::NO_RESOURCES, None);
         }
+        admitted.ok()
     }
 
     /// A connection to the QP that a new request comes from.
@@ -474,15 +463,11 @@ impl Cm {
         id.qp_type = qp_type::UD;
         id.path_mtu = self.local.path_mtu;
         id.data_in.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
-        match self.admit(now, l, from, id) {
-            Ok(_) => Some(()),
-            Err(full) => {
-                if full {
-                    refuse(self, sidr_status::NO_QP);
-                }
-                None
-            }
+        let admitted = self.admit(now, l, from, id);
+        if admitted == Err(NoPlace::Full) {
+            refuse(self, sidr_status::NO_QP);
         }
+        admitted.ok()
     }
 
     fn on_sidr_rep(&mut self, from: &PeerAddr, m: &SidrRep<'_>) -> Option<()> {

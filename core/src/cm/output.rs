@@ -76,7 +76,8 @@ impl Cm {
         } else {
             let Some(i) = self.next_tx() else { return false };
             match self.ids.get(i) {
-                None => self.addressee_of_other_mad(),
+                // A datagram of another class to the own address is for this device.
+                None => return true,
                 Some(id) if id.owes & id.owes.wrapping_neg() & (owe::REQ | owe::SIDR_REQ) != 0 => {
                     Addressee::Service { port_space: id.ps, port: id.remote_port }
                 }

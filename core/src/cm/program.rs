@@ -1,6 +1,7 @@
 //! Calls of programs to the connection manager: connect, listen, accept, reject, disconnect.
 
 use super::conn::{owe, Id, State};
+use super::input::is_port_space;
 use super::types::{
     port_space, reject, sidr_status, ConnParam, ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX,
     UD_ACCEPT_DATA_MAX, UD_CONNECT_DATA_MAX,
@@ -20,10 +21,6 @@ const EPHEMERAL: core::ops::RangeInclusive<u16> = 0xb000..=0xefff;
 /// How long a request that was answered for good gets the same answer when it is repeated.
 pub(super) const LINGER_NS: u64 = 5_000_000_000;
 pub(super) const BITS_24: u32 = 0xff_ffff;
-
-fn is_port_space(ps: u16) -> bool {
-    matches!(ps, port_space::IB | port_space::TCP | port_space::UDP)
-}
 
 /// Checks the parameters of a connection or datagram service. `data_max`: most bytes of private
 /// data.

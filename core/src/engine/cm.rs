@@ -182,7 +182,8 @@ impl Guard<'_> {
         wake(&mut inner.cm, s);
     }
 
-    /// Calls [`Cm::refused`]. Events that it raises wake threads that sleep on the descriptor.
+    /// Calls [`Cm::note_unreachable`]. Events that it raises wake threads that sleep on the
+    /// descriptor.
     pub fn cm_refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
         let (inner, s) = self.split();
         inner.cm.note_unreachable(dst, errno, local);

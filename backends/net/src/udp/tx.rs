@@ -255,7 +255,8 @@ impl UdpPort {
             && self.tx.used + b.len <= self.tx.capacity;
         let known = matches!(&self.tx.first_dst, Some((dst, _)) if *dst == b.dst);
         if !fits || b.seg == 0 || !known && endpoint(&b.dst).is_v4() != self.local.is_v4() {
-            self.fail(endpoint(&b.dst), if fits { libc::EAFNOSUPPORT } else { libc::EMSGSIZE });
+            let errno = if fits { libc::EAFNOSUPPORT } else { libc::EMSGSIZE };
+            self.fail(endpoint(&b.dst), errno, false);
             return;
         }
         let many = b.len > usize::from(b.seg);

@@ -11,6 +11,7 @@ use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::reason::say;
 use gdrcore_core::wire::{Flow, ICRC_LEN};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Time to receive a packet to oneself. It is in the socket before its send returns, but may stand
@@ -42,14 +43,22 @@ const RENEW_NAMES: u64 = u64::from_le_bytes(*b"gdrnames");
 /// Least time between two such checks.
 const NAMES_CHECK_NS: u64 = 50_000_000;
 
-fn self_test_packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
+/// Sends a packet to oneself: from a socket to an address, whose `flow` it has. What cannot be sent
+/// now is lost.
+fn send_self_test(socket: RawFd, to: &Endpoint, flow: &Flow, qpn: u32, number: u64) {
     let mut packet = [0u8; SELF_LEN];
     packet[0] = OPCODE;
     packet[2..4].copy_from_slice(&0xffffu16.to_be_bytes());
     packet[4..8].copy_from_slice(&qpn.to_be_bytes());
     packet[12..20].copy_from_slice(&number.to_le_bytes());
     flow.append_icrc(0, &mut packet);
-    packet
+    const { assert!(SELF_LEN <= crate::udp::SMALL) };
+    let (to, len) = to.to_sockaddr();
+    // SAFETY: the packet and the address live through the call and have the lengths beside them.
+    unsafe {
+        let p = packet.as_ptr().cast();
+        libc::sendto(socket, p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
+    }
 }
 
 /// Asks the processes of an address to check their names: one packet to each of the first 64
@@ -58,15 +67,8 @@ fn self_test_packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
 pub(crate) fn request_renewal(at: &Endpoint) {
     let Ok(from) = crate::udp::unconnected(at) else { return };
     let flow = Flow::from_gids(&at.ip, &at.ip, at.port, at.port);
-    let (to, len) = at.to_sockaddr();
     for index in 0..64 {
-        let packet = self_test_packet(&flow, INDEX_QPN_BASE + index, RENEW_NAMES);
-        // SAFETY: the packet and the address live through the call and have the lengths beside
-        // them.
-        unsafe {
-            let p = packet.as_ptr().cast();
-            libc::sendto(from.raw(), p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
-        }
+        send_self_test(from.raw(), at, &flow, INDEX_QPN_BASE + index, RENEW_NAMES);
     }
 }
 
@@ -251,17 +253,8 @@ impl Member {
         self.begin(Phase::Checking(arrived), now, SELF_TEST_NS);
     }
 
-    /// Sends one packet to the own address.
     fn send_self(&self, qpn: u32) {
-        let packet = self_test_packet(&self.flow, qpn, self.nonce);
-        const { assert!(SELF_LEN <= crate::udp::SMALL) };
-        let (to, len) = self.local.to_sockaddr();
-        // SAFETY: the packet and the address live through the call and have the lengths beside
-        // them.
-        unsafe {
-            let p = packet.as_ptr().cast();
-            libc::sendto(self.socket, p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
-        }
+        send_self_test(self.socket, &self.local, &self.flow, qpn, self.nonce);
     }
 
     /// Handles a packet that a member has sent to itself. Any process could send such bytes, so

@@ -96,7 +96,7 @@ impl UdpPort {
         let set = self.tx.header.set(self.fd.raw(), &dst);
         self.tx.first_dst = self.tx.first_dst.filter(|(first, _)| self.tx.header.suits(first));
         if let Err(e) = set {
-            self.fail(endpoint(&dst), e.errno());
+            self.fail(endpoint(&dst), e.errno(), false);
             self.tx.head += 1;
             return false;
         }

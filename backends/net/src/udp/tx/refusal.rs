@@ -9,13 +9,13 @@ use gdrcore_core::wire::icrc::Flow;
 
 /// Who has refused a send. `may_be_icmp`: an ICMP message has come, or the record of one may have
 /// been lost. Any host can send ICMP at any time, so such an errno may not be the kernel's own.
-fn kind_of_refusal(errno: i32, may_be_icmp: impl FnOnce() -> bool) -> ErrorKind {
+fn kind_of_refusal(errno: i32, may_be_icmp: bool) -> ErrorKind {
     match errno {
         libc::EMSGSIZE => ErrorKind::Mtu,
         // Of this host's firewall, which may send an ICMP message besides: no ICMP message becomes
         // this errno.
         libc::EPERM => ErrorKind::Send,
-        _ if may_be_icmp() => ErrorKind::Icmp,
+        _ if may_be_icmp => ErrorKind::Icmp,
         _ => ErrorKind::Send,
     }
 }
@@ -46,9 +46,7 @@ impl UdpPort {
             self.clear_default_segment();
             return true;
         }
-        self.counters.send_err += 1;
-        let kind = kind_of_refusal(e, || icmp > 0 || !self.has_room_for_records());
-        self.report(PortError { dst, errno: e, kind, mtu: 0 });
+        self.fail(dst, e, icmp > 0 || !self.has_room_for_records());
         self.tx.head += 1;
         true
     }
@@ -110,9 +108,10 @@ impl UdpPort {
         }
     }
 
-    pub(super) fn fail(&mut self, dst: Endpoint, e: i32) {
+    /// Counts and reports a burst that is given up. `may_be_icmp`: as for `kind_of_refusal`.
+    pub(super) fn fail(&mut self, dst: Endpoint, e: i32, may_be_icmp: bool) {
         self.counters.send_err += 1;
-        let kind = if e == libc::EMSGSIZE { ErrorKind::Mtu } else { ErrorKind::Send };
+        let kind = kind_of_refusal(e, may_be_icmp);
         self.report(PortError { dst, errno: e, kind, mtu: 0 });
     }
 }
@@ -132,10 +131,10 @@ mod tests {
     #[test]
     fn a_firewall_of_this_host_is_no_message_of_another() {
         for icmp in [false, true] {
-            assert_eq!(kind_of_refusal(libc::EPERM, || icmp), ErrorKind::Send);
-            assert_eq!(kind_of_refusal(libc::EMSGSIZE, || icmp), ErrorKind::Mtu);
+            assert_eq!(kind_of_refusal(libc::EPERM, icmp), ErrorKind::Send);
+            assert_eq!(kind_of_refusal(libc::EMSGSIZE, icmp), ErrorKind::Mtu);
         }
-        assert_eq!(kind_of_refusal(libc::EHOSTUNREACH, || true), ErrorKind::Icmp);
-        assert_eq!(kind_of_refusal(libc::EHOSTUNREACH, || false), ErrorKind::Send);
+        assert_eq!(kind_of_refusal(libc::EHOSTUNREACH, true), ErrorKind::Icmp);
+        assert_eq!(kind_of_refusal(libc::EHOSTUNREACH, false), ErrorKind::Send);
     }
 }
