@@ -166,11 +166,14 @@ def fill(at, name, row, release):
         put(control / "shlibs", f"libgdrcore 0 libgdrcore0 (>= {release.version})\n")
     if name == "gdrcore-router":
         put(share / "examples/router.toml", (release.root / "router/units/router.toml").read_text())
-        put(share / "ROUTER.md.gz", packed((release.root / "docs/ROUTER.md").read_text()))
+        for page in ("ROUTER", "ROUTER-OPERATE", "ROUTER-HOSTS", "REMOTE"):
+            text = (release.root / f"docs/using/{page}.md").read_text()
+            put(share / f"{page}.md.gz", packed(text))
         unit = at / "usr/lib/systemd/system/gdrcore-routerd.service"
         unit.write_text(
             unit.read_text().replace(
-                "/usr/share/doc/gdrcore/docs/ROUTER.md", f"/usr/share/doc/{name}/ROUTER.md.gz"
+                "/usr/share/doc/gdrcore/docs/using/ROUTER-OPERATE.md",
+                f"/usr/share/doc/{name}/ROUTER-OPERATE.md.gz",
             )
         )
         for step, script in ROUTER_SCRIPTS.items():

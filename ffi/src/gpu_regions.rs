@@ -12,7 +12,7 @@ use gdrcore_core::device::{Device as _, MrAttr, MrReg};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::Result;
 use gdrcore_cuda::memory::{self, Shared};
-use gdrcore_cuda::route::{self, Reason, Record, Route};
+use gdrcore_cuda::route::{self, Route, RouteChoice, SkipReason};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_net::remote::call::{GpuMemory, GpuRoute};
@@ -32,7 +32,7 @@ struct GpuState {
 struct GpuRegion {
     mr: Handle,
     span: Span,
-    record: Record,
+    record: RouteChoice,
     /// The region's number in the staging.
     cookie: Option<u64>,
 }
@@ -156,7 +156,7 @@ fn register_at_router(
     device: &RemoteDevice,
     reg: &MrReg,
     span: &Span,
-) -> Result<((Handle, MrAttr), Record)> {
+) -> Result<((Handle, MrAttr), RouteChoice)> {
     let Shared::Descriptor { fd, offset, size } =
         memory::export(span.at, span.length).map_err(explain)?
     else {
@@ -176,8 +176,8 @@ fn register_at_router(
         device.mr_reg_gpu(reg, memory, fd.as_fd())?;
     let route = Route::from_u32(route).unwrap_or_default();
     let [no_dma_buf, no_peermem] =
-        [no_dma_buf, no_peermem].map(|n| Reason::from_u32(n).unwrap_or_default());
-    Ok((made, Record { route, no_dma_buf, no_peermem, code }))
+        [no_dma_buf, no_peermem].map(|n| SkipReason::from_u32(n).unwrap_or_default());
+    Ok((made, RouteChoice { route, no_dma_buf, no_peermem, code }))
 }
 
 /// Registers GPU memory by the first route that works. `dma_buf`: the program's own descriptor and
@@ -209,7 +209,7 @@ pub(crate) fn register(
         (None, None) => {
             let (made, number) = stage(device, state, reg, &span)?;
             cookie = Some(number);
-            (made, Record::staged())
+            (made, RouteChoice::staged())
         }
     };
     with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));

@@ -10,7 +10,7 @@ use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zer
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::device::{MrAttr, MrReg};
 use gdrcore_core::{copy_fields, Result};
-use gdrcore_cuda::route::{Reason, Route};
+use gdrcore_cuda::route::{Route, SkipReason};
 use gdrcore_net::reason;
 
 /// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, with the
@@ -274,7 +274,7 @@ pub extern "C" fn gdrc_mr_route_str(route: u32) -> *const c_char {
 /// A GDRC_MR_REASON_ in words. Static; never NULL. Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_mr_reason_str(reason: u32) -> *const c_char {
-    Reason::from_u32(reason).map_or(c"unknown", Reason::text).as_ptr()
+    SkipReason::from_u32(reason).map_or(c"unknown", SkipReason::text).as_ptr()
 }
 
 /// Allocates a memory window of type `mw_type`, 1 or 2, and writes its first rkey (`rkey` may be

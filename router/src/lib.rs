@@ -1,5 +1,5 @@
-//! The router: connects containers through the soft device (docs/ROUTER.md). They need no RDMA NIC,
-//! no device node and no network.
+//! The router: connects containers through the soft device (docs/internals/ROUTER.md). They need
+//! no RDMA NIC, no device node and no network.
 //!
 //! * [`policy`]: tenants, their limits, and which may talk to which; the TOML file.
 //! * [`identity`]: the kernel's facts about a process, and the tenant that follows.

@@ -3,7 +3,7 @@
 use gdrcore_core::{reason, Error, Result};
 use gdrcore_cuda::device::Device;
 use gdrcore_cuda::memory::{self, AllocationKind, Shared};
-use gdrcore_cuda::route::{self, Reason, Record, Route};
+use gdrcore_cuda::route::{self, Route, RouteChoice, SkipReason};
 use gdrcore_cuda::span::Span;
 use gdrcore_tests::cuda::{self, alone, Driver, Stat};
 use gdrcore_tests::process::descriptors;
@@ -31,7 +31,7 @@ impl Nic {
         span: &Span,
         own: Option<(i32, u64)>,
         sysfs: &Path,
-    ) -> Result<(Made, Record)> {
+    ) -> Result<(Made, RouteChoice)> {
         let (dma_buf, address, asked) =
             (self.dma_buf, self.address, Cell::from_mut(&mut self.asked));
         let by_dma_buf = |fd, offset| {
@@ -55,7 +55,7 @@ fn nic(dma_buf: Result<()>, address: Result<()>) -> Nic {
 }
 
 /// The route and the reasons of a result.
-fn gist(made: Result<(Made, Record)>) -> Result<(Route, Reason, Reason)> {
+fn gist(made: Result<(Made, RouteChoice)>) -> Result<(Route, SkipReason, SkipReason)> {
     made.map(|(_, r)| (r.route, r.no_dma_buf, r.no_peermem))
 }
 
@@ -80,13 +80,13 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     let (made, record) = take(&mut n, &with).unwrap();
     // The range is widened to whole host pages; the offset is the range's place in them.
     assert_eq!((made.0, made.2, n.asked), (Route::Dmabuf, 5000 % 4096, 1));
-    assert_eq!(record, Record { route: Route::Dmabuf, ..Record::default() });
+    assert_eq!(record, RouteChoice { route: Route::Dmabuf, ..RouteChoice::default() });
 
     let refused = Err(Error::Unsupported);
     let fault = Err(Error::Fault);
     assert_eq!(
         gist(take(&mut nic(refused, Ok(())), &with)),
-        Ok((Route::Peermem, Reason::NotTaken, Reason::None))
+        Ok((Route::Peermem, SkipReason::NotTaken, SkipReason::None))
     );
     assert_eq!(
         gist(take(&mut nic(refused, Ok(())), &without)),
@@ -104,7 +104,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     let (_, record) = take(&mut nic(Ok(()), Ok(())), &with).unwrap();
     assert_eq!(
         (record.route, record.no_dma_buf, record.code),
-        (Route::Peermem, Reason::NotExported, 801)
+        (Route::Peermem, SkipReason::NotExported, 801)
     );
     cuda::option("FAKECUDA_DMABUF", 1);
     cuda::fail("cuMemGetHandleForAddressRange", 2, 0, 1);
@@ -142,7 +142,10 @@ fn a_nic_gets_the_dma_buf_that_the_driver_exports_or_the_reason_why_there_is_non
         }
         Err(why) => {
             println!("cuda: no dma-buf: {why}");
-            assert_eq!((record.route, record.no_dma_buf), (Route::Peermem, Reason::NotExported));
+            assert_eq!(
+                (record.route, record.no_dma_buf),
+                (Route::Peermem, SkipReason::NotExported)
+            );
         }
     }
     memory::free(at).unwrap();

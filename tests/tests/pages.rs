@@ -236,3 +236,40 @@ fn a_name_that_is_not_there_is_found() {
     assert_eq!(of("`session_rings.rs`, `passes`"), 1);
     assert_eq!(of("`daemon::lanes`, `lanes.rs`"), 2);
 }
+
+/// The test programs that the index of docs/internals/TESTS.md lacks; `files`: paths from the root.
+fn missing_in_index(page: &str, files: &[String]) -> Vec<String> {
+    let name = |path: &str| {
+        let name = path.trim_start_matches("tests/tests/").trim_start_matches("core/tests/");
+        let is_program = match name.split_once('/') {
+            None => true,
+            Some(("engine", file)) => {
+                !file.contains('/') && !["main.rs", "util.rs", "buf_and_wr.rs"].contains(&file)
+            }
+            Some((_, file)) => file == "main.rs",
+        };
+        is_program.then(|| name.to_string())
+    };
+    let of_index =
+        |path: &&String| path.starts_with("tests/tests/") || path.starts_with("core/tests/engine/");
+    let wanted = files.iter().filter(of_index).filter_map(|path| name(path));
+    wanted.filter(|name| !page.contains(&format!("`{name}`"))).collect()
+}
+
+#[test]
+fn every_test_program_is_in_the_index() {
+    let page = fs::read_to_string(root().join("docs/internals/TESTS.md")).expect("the page");
+    let files: Vec<String> = files(&root(), &["rs"]).iter().map(|path| relative(path)).collect();
+    assert_eq!(missing_in_index(&page, &files), Vec::<String>::new(), "docs/internals/TESTS.md");
+    let index = "`a.rs`, `b/main.rs`, `engine/c.rs`";
+    let of = |path: &str| missing_in_index(index, &[path.to_string()]).len();
+    for listed in ["tests/tests/a.rs", "tests/tests/b/main.rs", "core/tests/engine/c.rs"] {
+        assert_eq!(of(listed), 0, "{listed}");
+    }
+    for no_program in ["tests/tests/b/x.rs", "core/tests/engine/util.rs", "core/src/d.rs"] {
+        assert_eq!(of(no_program), 0, "{no_program}");
+    }
+    for unlisted in ["tests/tests/c.rs", "tests/tests/d/main.rs", "core/tests/engine/a.rs"] {
+        assert_eq!(of(unlisted), 1, "{unlisted}");
+    }
+}

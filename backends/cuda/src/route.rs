@@ -31,7 +31,7 @@ numbered! {
 
 numbered! {
     /// Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem).
-    Reason: &'static CStr {
+    SkipReason: &'static CStr {
         /// It was taken, or one before it.
         #[default]
         None = 0, c"taken, or not needed";
@@ -50,25 +50,25 @@ numbered! {
 
 /// The result of the choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record {
+pub struct RouteChoice {
     /// The chosen route.
     pub route: Route,
     /// Why not a dma-buf.
-    pub no_dma_buf: Reason,
+    pub no_dma_buf: SkipReason,
     /// Why not nvidia-peermem.
-    pub no_peermem: Reason,
+    pub no_peermem: SkipReason,
     /// The driver's number, or a negative errno of the NIC, of the last refusal; 0 if there was
     /// none.
     pub code: i32,
 }
 
-impl Record {
+impl RouteChoice {
     /// The record of a soft device, which can only copy.
-    pub const fn staged() -> Record {
-        Record {
+    pub const fn staged() -> RouteChoice {
+        RouteChoice {
             route: Route::Staged,
-            no_dma_buf: Reason::SoftDevice,
-            no_peermem: Reason::SoftDevice,
+            no_dma_buf: SkipReason::SoftDevice,
+            no_peermem: SkipReason::SoftDevice,
             code: 0,
         }
     }
@@ -97,8 +97,8 @@ pub fn register<T>(
     has_peermem: impl FnOnce() -> bool,
     by_dma_buf: impl FnOnce(i32, u64) -> Result<T>,
     by_address: impl FnOnce() -> Result<T>,
-) -> Result<(T, Record)> {
-    let mut record = Record::default();
+) -> Result<(T, RouteChoice)> {
+    let mut record = RouteChoice::default();
     // No words: the last route has them.
     let mut last = Error::Unsupported;
     let exported = match own {
@@ -116,17 +116,21 @@ pub fn register<T>(
             }
             Err(e @ (Error::NoMemory | Error::StaleHandle)) => return Err(e),
             Err(e) if own.is_some() => return Err(e),
-            Err(e) => (record.no_dma_buf, record.code, last) = (Reason::NotTaken, -e.errno(), e),
+            Err(e) => {
+                (record.no_dma_buf, record.code, last) = (SkipReason::NotTaken, -e.errno(), e)
+            }
         },
-        Err(Failure { code, .. }) => (record.no_dma_buf, record.code) = (Reason::NotExported, code),
+        Err(Failure { code, .. }) => {
+            (record.no_dma_buf, record.code) = (SkipReason::NotExported, code)
+        }
     }
     if !has_peermem() {
         // A NIC that was asked has said why.
-        if record.no_dma_buf == Reason::NotTaken {
+        if record.no_dma_buf == SkipReason::NotTaken {
             return Err(last);
         }
         // Both are words of C, which are ASCII.
-        let [dma_buf, peermem] = [record.no_dma_buf, Reason::NoPeermem]
+        let [dma_buf, peermem] = [record.no_dma_buf, SkipReason::NoPeermem]
             .map(|why| why.text().to_str().unwrap_or_default());
         let code = record.code;
         return Err(reason::refused(

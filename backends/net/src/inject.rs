@@ -192,8 +192,8 @@ impl Injector {
     }
 
     /// Whether so many packets wait that no further one may leave.
-    pub fn is_full(&self) -> bool {
-        self.held.is_full()
+    pub fn is_full_outbound(&self) -> bool {
+        self.held.is_full_outbound()
     }
 
     /// Makes the waiting packets of a queue pair, or of all, due at once.
@@ -307,18 +307,18 @@ impl Injector {
         let due = self.due_of(now, direction, decided);
         let behind = self.held.last_due(direction, *flow);
         let due = due.max(behind.unwrap_or(0));
-        let left = verdict.reorder.unwrap_or(0);
+        let overtakers_left = verdict.reorder.unwrap_or(0);
         let (other, flow, latest) = (*other, *flow, due.max(now + OVERTAKING_NS));
-        let waiting = Waiting { due, latest, direction, other, flow, left, bytes };
-        let waits = due > now || behind.is_some() || left > 0;
+        let waiting = Waiting { due, latest, direction, other, flow, overtakers_left, bytes };
+        let waits = due > now || behind.is_some() || overtakers_left > 0;
         for _ in 0..1 + u32::from(verdict.duplicate) {
             if (waits || !pass(bytes)) && !self.held.keep(&waiting) {
                 let qp = number_of(&self.flows, flow);
                 self.fault_log.overflow(direction, qp);
             }
         }
-        if left == 0 {
-            self.held.overtake(direction, flow, due);
+        if overtakers_left == 0 {
+            self.held.count_overtaker(direction, flow, due);
         }
     }
 
@@ -459,7 +459,7 @@ impl Injector {
         if let Some(memory) = &self.memory {
             begin_placing(memory, number_of(&self.flows, *flow), data, verdict, now);
         }
-        let mut damaged = [0; held::ROOM];
+        let mut damaged = [0; held::MAX_LEN];
         let data = match (verdict.corrupt, damaged.get_mut(..data.len())) {
             (Some(draw), Some(copy)) => {
                 copy.copy_from_slice(data);

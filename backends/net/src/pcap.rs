@@ -35,8 +35,8 @@ fn file_header() -> [u8; 24] {
     b
 }
 
-/// The bytes in front of a frame of `bytes` bytes that was seen `time_ns` after the epoch. The
-/// format's seconds end in 2106.
+/// The head of the record of a frame of `bytes` bytes, seen `time_ns` after the epoch. The format's
+/// seconds end in 2106.
 fn record_header(time_ns: u64, bytes: u32) -> [u8; 16] {
     let (seconds, rest) = ((time_ns / 1_000_000_000) as u32, (time_ns % 1_000_000_000) as u32);
     let mut b = [0; 16];
@@ -60,11 +60,12 @@ pub struct Pcap {
     capacity: usize,
     used: usize,
     /// Frames in the buffer.
-    waiting: u64,
-    frames: u64,
+    buffered: u64,
+    /// Frames in the file.
+    written: u64,
     lost: u64,
     /// Errno that stopped the capture, 0 while it runs.
-    failed: i32,
+    failure: i32,
     /// From CLOCK_MONOTONIC to the epoch.
     wall_offset_ns: u64,
 }
@@ -161,11 +162,9 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
             continue;
         };
         replace &= !ours.contains(&id);
-        match lock(fd, libc::LOCK_EX) {
-            Ok(true) => write_header(fd, std::mem::take(&mut replace))?,
-            Ok(false) => {}
-            // Without locks the last writer to begin wins.
-            Err(_) => write_header(fd, std::mem::take(&mut replace))?,
+        // On a file system without locks the last writer to begin wins.
+        if lock(fd, libc::LOCK_EX).unwrap_or(true) {
+            write_header(fd, std::mem::take(&mut replace))?;
         }
         // The writer of the header may still hold the exclusive lock, or may have emptied the file
         // again.
@@ -192,9 +191,10 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
     Err(refuse!(Busy, "pcap_path: another program keeps the file locked"))
 }
 
-/// Prints one line on standard error if it has room: the data path waits for no reader.
+/// Prints that the capture has ended, if standard error has room: the data path waits for no
+/// reader.
 #[cold]
-fn say(fd: RawFd, errno: i32) {
+fn print_end(fd: RawFd, errno: i32) {
     let path = std::fs::read_link(format!("/proc/self/fd/{fd}"));
     let path = path.unwrap_or_else(|_| "file".into());
     let (path, reason) = (path.display(), std::io::Error::from_raw_os_error(errno));
@@ -249,17 +249,17 @@ impl Pcap {
             buffer: mem,
             capacity: len,
             used: 0,
-            waiting: 0,
-            frames: 0,
+            buffered: 0,
+            written: 0,
             lost: 0,
-            failed: 0,
+            failure: 0,
             wall_offset_ns,
         };
         if !is_file {
-            p.append(&[&file_header()]);
+            p.append(&[&file_header()], 0);
             p.flush();
         }
-        match p.failed {
+        match p.failure {
             0 => Ok(p),
             e => Err(crate::sys::error_of(e)),
         }
@@ -276,7 +276,7 @@ impl Pcap {
         ident: u16,
         udp_payload: &[u8],
     ) {
-        if self.failed != 0 {
+        if self.failure != 0 {
             self.lost += 1;
             return;
         }
@@ -305,12 +305,11 @@ impl Pcap {
         let wall = now_ns.wrapping_add(self.wall_offset_ns);
         // A frame is below 64 KiB and its headers.
         let bytes = (headers + udp_payload.len()) as u32;
-        self.waiting += 1;
-        self.append(&[&record_header(wall, bytes), &frame[..headers], udp_payload]);
+        self.append(&[&record_header(wall, bytes), &frame[..headers], udp_payload], 1);
     }
 
-    /// Writes the packets of a burst to the file, by one write(2) if the buffer holds them: packets
-    /// of `seg` bytes, of which the last may be shorter, with identifications from `ident` on.
+    /// Writes a burst to the file, by one write(2) if it fits into the buffer: packets of `seg`
+    /// bytes, of which the last may be shorter, with identifications from `ident` on.
     pub fn burst(
         &mut self,
         now_ns: u64,
@@ -328,7 +327,7 @@ impl Pcap {
 
     /// Writes the buffer's records to the file.
     pub fn flush(&mut self) {
-        if self.failed == 0 && self.used > 0 {
+        if self.failure == 0 && self.used > 0 {
             let iov = [libc::iovec { iov_base: self.buffer.cast(), iov_len: self.used }];
             self.write(iov);
         }
@@ -337,29 +336,26 @@ impl Pcap {
 
     /// Frames that reached the file, and frames that did not.
     pub fn counts(&self) -> (u64, u64) {
-        (self.frames, self.lost)
+        (self.written, self.lost)
     }
 
     /// The error that stopped the capture, if any.
     pub fn failure(&self) -> Option<Error> {
-        (self.failed != 0).then(|| crate::sys::error_of(self.failed))
+        (self.failure != 0).then(|| crate::sys::error_of(self.failure))
     }
 
-    /// Puts the parts of one record into the buffer. A record larger than the buffer is written
-    /// directly.
-    fn append(&mut self, parts: &[&[u8]]) {
+    /// Puts the parts of one record, with so many frames, into the buffer. A record larger than the
+    /// buffer is written directly.
+    fn append(&mut self, parts: &[&[u8]], frames: u64) {
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
         if self.used + bytes > self.capacity {
-            // The current frame is not in the buffer yet.
-            let at_hand = self.waiting.min(1);
-            self.waiting -= at_hand;
             self.flush();
-            self.waiting += at_hand;
         }
-        if self.failed != 0 {
-            self.lost += std::mem::take(&mut self.waiting);
+        if self.failure != 0 {
+            self.lost += frames;
             return;
         }
+        self.buffered += frames;
         if bytes > self.capacity {
             let part = |i: usize| {
                 let p = parts.get(i).copied().unwrap_or(&[]);
@@ -380,7 +376,7 @@ impl Pcap {
 
     /// Writes all parts. If that fails, stops the capture and cuts the file back to whole records.
     fn write<const N: usize>(&mut self, mut iov: [libc::iovec; N]) {
-        let frames = std::mem::take(&mut self.waiting);
+        let frames = std::mem::take(&mut self.buffered);
         let mut done = 0u64;
         let mut at = 0;
         while at < N {
@@ -411,16 +407,17 @@ impl Pcap {
                 }
             }
         }
-        self.frames += frames;
+        self.written += frames;
     }
 
-    /// Ends the capture after a write of `frames` frames failed. The `begun` bytes that reached the
-    /// file contain no whole record and are cut off.
+    /// Ends the capture after a write of `frames` frames failed. The write's first `begun` bytes
+    /// have reached the file; they are cut off, because a record may be torn.
     #[cold]
     fn stop(&mut self, errno: i32, begun: u64, frames: u64) {
-        self.failed = errno;
-        // SAFETY: takes no pointers. Writing at the end leaves the position behind the written
-        // bytes. Bytes that others wrote behind it stay. A device has no length to cut.
+        self.failure = errno;
+        // Our last write has left the position behind its bytes. If another writer's records follow
+        // there, nothing is cut. A device has no length to cut.
+        // SAFETY: takes no pointers.
         unsafe {
             let at = libc::lseek(self.fd.raw(), 0, libc::SEEK_CUR);
             let end = libc::lseek(self.fd.raw(), 0, libc::SEEK_END);
@@ -429,7 +426,7 @@ impl Pcap {
             }
         }
         if frames > 0 {
-            say(self.fd.raw(), errno);
+            print_end(self.fd.raw(), errno);
         }
     }
 }

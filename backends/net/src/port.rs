@@ -10,7 +10,7 @@
 use crate::addr::Endpoint;
 use gdrcore_core::engine::Arrival;
 use gdrcore_core::error::Result;
-use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
+use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
 use std::os::fd::RawFd;
 
 /// Multicast groups that a port receives at once.
@@ -125,7 +125,7 @@ pub trait Port {
 
     /// Returns room for one burst. With it comes the flow of the connected socket, if there is one
     /// and the burst may leave before the batch. `None`: the batch is full, flush first.
-    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)>;
+    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&ConnectedFlow>)>;
     /// Adds the filled burst to the batch. A burst that cannot be sent at all becomes an error of
     /// its destination.
     fn tx_commit(&mut self, b: Burst);
@@ -133,10 +133,10 @@ pub trait Port {
     fn tx_flush(&mut self) -> TxOutcome;
     /// Most packets of one burst to a destination, at least 1.
     fn max_segments(&self, dst: &Endpoint) -> u16;
-    /// Sends the filled burst at once; the batch is empty before it. `is_own`: the burst's ICRCs
-    /// are those of the connected socket's flow. False: nothing was sent, and the ICRCs are those
-    /// of the port's address; commit the burst and flush.
-    fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool;
+    /// Sends the filled burst at once; the batch is empty before it. `for_connected`: the burst's
+    /// ICRCs are those of the connected socket's flow. False: nothing was sent, and the ICRCs are
+    /// those of the port's address; commit the burst and flush.
+    fn tx_single(&mut self, b: &Burst, for_connected: bool) -> bool;
 
     /// Makes bursts leave by the port's own socket for a while, after a loss, because the peer may
     /// refuse the connected one.

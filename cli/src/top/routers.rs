@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A session, as the router tells of it (docs/ROUTER.md), and its counters.
+/// A session, as the router tells of it (docs/using/ROUTER-OPERATE.md), and its counters.
 #[derive(Debug)]
 pub struct SessionStatus {
     said: Value,

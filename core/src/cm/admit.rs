@@ -34,13 +34,13 @@ use crate::config::Config;
 use crate::roce::peer::PeerAddr;
 use crate::verbs::NONE;
 
-/// An accepted connection is not replaced before this time.
+/// Time in which an accepted connection is not replaced.
 pub const FAIR_NS: u64 = 100_000_000;
 /// How long an address is known.
 const KNOWN_NS: u64 = 600_000_000_000;
 /// Addresses that are known at a time.
 pub(super) const KNOWN: usize = 256;
-/// Counts of half-open ids by the hash of their source. Sources that share one share a bound.
+/// Counts of half-open ids, each for the sources with one hash. They share a bound.
 pub(super) const LOADS: usize = 1024;
 /// See [`LOADS`].
 pub(super) type Load = u16;
@@ -74,7 +74,7 @@ impl Bounds {
     }
 
     /// Half-open ids of one source.
-    pub(super) fn source(&self) -> u32 {
+    pub(super) fn half_open_of_source(&self) -> u32 {
         self.half_open / 2
     }
 
@@ -89,6 +89,15 @@ impl Bounds {
 pub(super) struct Known {
     gid: [u8; 16],
     until: u64,
+}
+
+/// Why a request gets no id, and is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// The ids of the program and of peers that receive are all in use.
+    Full,
+    /// A bound for strangers is reached, and nobody may go for this one.
+    Crowded,
 }
 
 /// Whether an id in a state is half-open.
@@ -152,8 +161,8 @@ impl Cm {
         }
     }
 
-    /// A message has named this id, from its peer's address: the peer receives what is sent to it.
-    pub(super) fn prove(&mut self, now: u64, i: usize) {
+    /// Notes that the peer receives: a message from its address has named this id.
+    pub(super) fn note_receives(&mut self, now: u64, i: usize) {
         self.release_guest(i);
         let gid = self.ids[i].peer.gid;
         let at = self.source_of(&gid) as usize % KNOWN;
@@ -173,9 +182,9 @@ impl Cm {
         own(self) < self.bounds.own
     }
 
-    /// Frees the oldest id of a datagram request whose answer has left. No message ever confirms
-    /// such an id, so that forged requests would fill the table of a program that keeps them; and
-    /// nothing but a repeated request needs it any more.
+    /// Frees the oldest id of a datagram request whose answer has left. Only a repeated request
+    /// still needs such an id. No message confirms it, so forged requests would fill the table of a
+    /// program that keeps them.
     fn take_answered(&mut self) {
         let is_spare = |&i: &usize| {
             let id = &self.ids[i];
@@ -188,7 +197,7 @@ impl Cm {
         }
     }
 
-    /// Frees an id that the program has destroyed, and that is only there to finish its exchange.
+    /// Frees an orphan that has nothing to send. `guest`: of the guests, or of the others.
     fn take_orphan(&mut self, guest: bool) {
         let spare =
             |&i: &usize| self.ids[i].orphan && self.ids[i].owes == 0 && self.ids[i].guest == guest;
@@ -198,25 +207,25 @@ impl Cm {
         }
     }
 
-    /// The half-open id that comes first by a key, of those that have one.
+    /// The half-open id with the least key; those without a key do not count.
     fn first_by<K: Ord>(&self, key: impl Fn(usize, &Id) -> Option<K>) -> Option<usize> {
         let all = self.half_open.iter().filter_map(|i| Some((key(i, &self.ids[i])?, i)));
         all.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, i)| i)
     }
 
-    /// The half-open id that a new request of a source replaces. `None`: no bound is reached, so
-    /// none need go. `Err`: a bound is reached and none may go, so the request is dropped.
-    fn in_the_way(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, ()> {
+    /// Chooses the half-open id that a new request of a source replaces. `None`: no bound is
+    /// reached, and none has to go.
+    fn choose_victim(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, NoPlace> {
         let listener = &self.ids[l];
         let mine = self.load_of(from);
         let may_go = |i: usize, id: &Id| {
             self.is_unheard(i)
                 || id.state == State::RepSent && id.since.saturating_add(FAIR_NS) <= now
         };
-        if mine >= self.bounds.source() {
+        if mine >= self.bounds.half_open_of_source() {
             let own =
                 |i: usize, id: &Id| (id.peer.gid == *from && may_go(i, id)).then_some(id.since);
-            return self.first_by(own).map(Some).ok_or(());
+            return self.first_by(own).map(Some).ok_or(NoPlace::Crowded);
         }
         let known = self.is_known(now, from);
         if listener.pending >= listener.backlog {
@@ -226,7 +235,7 @@ impl Cm {
                 (self.is_unheard(i) && id.listener == l as u32 && gives)
                     .then_some((u32::MAX - more, id.since))
             };
-            return self.first_by(better).map(Some).ok_or(());
+            return self.first_by(better).map(Some).ok_or(NoPlace::Crowded);
         }
         if listener.half_open >= self.bounds.half_open {
             let oldest = |i: usize, id: &Id| {
@@ -235,36 +244,35 @@ impl Cm {
                 (id.state == State::RepSent && id.listener == l as u32 && gives)
                     .then_some((stays, id.since))
             };
-            return self.first_by(oldest).map(Some).ok_or(());
+            return self.first_by(oldest).map(Some).ok_or(NoPlace::Crowded);
         }
         Ok(None)
     }
 
-    /// Gives a request a place. `Err`: the request is dropped; with true, because the table is full
-    /// even for a known peer.
+    /// Gives a request an id.
     pub(super) fn admit(
         &mut self,
         now: u64,
         l: usize,
         from: &PeerAddr,
         fresh: Id,
-    ) -> Result<usize, bool> {
+    ) -> Result<(), NoPlace> {
         if !self.make_room() {
-            return Err(true);
+            return Err(NoPlace::Full);
         }
-        let victim = self.in_the_way(now, l, &from.gid).map_err(|()| false)?;
+        let victim = self.choose_victim(now, l, &from.gid)?;
         // Only a request whose event was not taken leaves its slot at once.
         let leaves = victim.is_some_and(|i| self.is_unheard(i));
         if self.guests >= self.bounds.guests && !leaves {
             self.take_orphan(true);
             if self.guests >= self.bounds.guests {
-                return Err(false);
+                return Err(NoPlace::Crowded);
             }
         }
         if let Some(i) = victim {
             self.evict(i);
         }
-        let (_, i) = self.pool.alloc().map_err(|_| false)?;
+        let (_, i) = self.pool.alloc().map_err(|_| NoPlace::Crowded)?;
         self.ids[i] = Id {
             guest: true,
             since: now,
@@ -280,13 +288,13 @@ impl Cm {
         self.ids[l].pending += 1;
         self.ids[l].half_open += 1;
         self.ids[i].local_id = self.fresh_comm_id(i);
-        self.note_peer(i);
+        self.store_peer_hashes(i);
         self.raise(i, cm_event::CONNECT_REQUEST);
-        Ok(i)
+        Ok(())
     }
 
-    /// Gives a half-open id up for another. The program is told if it has taken the request's
-    /// event.
+    /// Gives a half-open id up for another. If the program has taken the request's event, it is
+    /// told.
     fn evict(&mut self, i: usize) {
         self.counters.evicted += 1;
         if self.is_unheard(i) {
@@ -295,15 +303,14 @@ impl Cm {
         self.fail_exchange(i);
     }
 
-    /// An exchange has failed, for example because nobody confirmed an accepted connection: tells
-    /// the program and the peer.
+    /// Ends an exchange that got no answer: tells the program and the peer.
     pub(super) fn fail_exchange(&mut self, i: usize) {
-        self.ids[i].status = self.ids[i].silence();
+        self.ids[i].status = self.ids[i].silence_status();
         self.raise(i, cm_event::UNREACHABLE);
         self.reject_by_timeout(i);
     }
 
-    /// Whether a listener is full, so that [`Cm::confirm`] is due. True at most once in a tenth of
+    /// Whether [`Cm::confirm`] is due, because a listener is full. True at most once in a tenth of
     /// [`FAIR_NS`].
     pub fn take_confirm_due(&mut self, now: u64) -> bool {
         let full = |l: usize| self.ids[l].half_open >= self.bounds.half_open;
@@ -314,8 +321,8 @@ impl Cm {
         due
     }
 
-    /// Confirms accepted connections whose peers have sent in order on their QPs: as good as the
-    /// RTU, which may be lost. `sends`: whether the peer of a QPN of this device has.
+    /// Confirms accepted connections without an RTU, which may be lost, if their peers have sent in
+    /// order on the QPs. `sends`: whether the peer of a QPN of this device has.
     pub fn confirm(&mut self, now: u64, sends: impl Fn(u32) -> bool) {
         let mut at = 0;
         while let Some(i) = self.half_open.at_or_after(at) {
@@ -323,55 +330,57 @@ impl Cm {
             // Linux cm.c cm_establish: Data in order on the queue pair establishes the connection
             // as an RTU does.
             if self.ids[i].state == State::RepSent && sends(self.ids[i].local_qpn) {
-                self.confirmed(now, i);
+                self.establish_passive(now, i);
             }
         }
     }
 
-    /// The peer has our REP.
-    pub(super) fn confirmed(&mut self, now: u64, i: usize) {
-        self.prove(now, i);
+    /// The peer has our REP: the passive side is connected.
+    pub(super) fn establish_passive(&mut self, now: u64, i: usize) {
+        self.note_receives(now, i);
         self.drop_owed(i);
         self.enter(i, State::Established);
-        self.ids[i].since = 0;
         self.raise(i, cm_event::ESTABLISHED);
     }
 
-    fn find_of(&self, gid: &[u8; 16], number: u32) -> u32 {
+    fn peer_hash(&self, gid: &[u8; 16], number: u32) -> u32 {
         // 0 stands for a free slot.
         self.random.hash(&[self.source_of(gid), number.into()]) as u32 | 1
     }
 
-    /// The peer's communication id and QPN are known now: stores their hashes for [`Cm::find`].
-    pub(super) fn note_peer(&mut self, i: usize) {
+    /// Stores the hashes of the peer's communication id and QPN, once they are known, for
+    /// [`Cm::find`].
+    pub(super) fn store_peer_hashes(&mut self, i: usize) {
         let id = &self.ids[i];
-        self.finds[i] =
-            [self.find_of(&id.peer.gid, id.remote_id), self.find_of(&id.peer.gid, id.remote_qpn)];
+        self.peer_hashes[i] = [
+            self.peer_hash(&id.peer.gid, id.remote_id),
+            self.peer_hash(&id.peer.gid, id.remote_qpn),
+        ];
     }
 
-    /// The id of a peer with this communication id, or with this QPN, for which `is` holds.
-    /// Compares hashes, because a flood of requests would otherwise walk through a whole large
-    /// table each time.
+    /// The id whose peer, at this address, has this communication id or QPN, and for which `is`
+    /// holds. Compares hashes, because otherwise each request of a flood would walk through a whole
+    /// large table.
     pub(super) fn find(
         &self,
         from: &PeerAddr,
-        what: Find,
+        key: PeerKey,
         is: impl Fn(&Id) -> bool,
     ) -> Option<usize> {
-        let (k, hash) = match what {
-            Find::RemoteId(id) => (0, self.find_of(&from.gid, id)),
-            Find::RemoteQpn(qpn) => (1, self.find_of(&from.gid, qpn)),
+        let (k, hash) = match key {
+            PeerKey::RemoteId(id) => (0, self.peer_hash(&from.gid, id)),
+            PeerKey::RemoteQpn(qpn) => (1, self.peer_hash(&from.gid, qpn)),
         };
         let matches = |&(i, f): &(usize, &[u32; 2])| {
             f[k] == hash && self.ids[i].peer.gid == from.gid && is(&self.ids[i])
         };
-        self.finds.iter().enumerate().find(matches).map(|(i, _)| i)
+        self.peer_hashes.iter().enumerate().find(matches).map(|(i, _)| i)
     }
 }
 
-/// The identifiers by which a message names its sender.
+/// By what a message names its sender.
 #[derive(Clone, Copy)]
-pub(super) enum Find {
+pub(super) enum PeerKey {
     /// Its communication id.
     RemoteId(u32),
     /// Its QPN.

@@ -125,13 +125,15 @@ pub(super) struct Id {
     /// It is a guest: its peer has not shown that it receives.
     pub(super) guest: bool,
     /// The program has asked for the end of the connection.
-    pub(super) asked: bool,
+    pub(super) end_asked: bool,
     /// The peer may have lost this connection, and was asked.
     pub(super) doubted: bool,
-    /// Requests, unconfirmed connections: when it came into its state. Connections: before this
-    /// time they are not doubted again. Announced: until when requests are kept for it; 0: none
-    /// came yet.
+    /// Requests, unconfirmed connections: when it came into its state.
     pub(super) since: u64,
+    /// Before this time the connection is not doubted again.
+    pub(super) no_doubt_before: u64,
+    /// Announced: until when requests are kept for it; 0: none came yet.
+    pub(super) kept_until: u64,
     /// The communication id that this place of the table had before.
     pub(super) former_id: u32,
     /// The peer's address.
@@ -166,25 +168,25 @@ pub(super) struct Id {
     pub(super) peer_srq: bool,
     /// Messages owed ([`owe`]).
     pub(super) owes: u16,
-    /// How often the message under way may be sent again.
-    pub(super) retries: u8,
+    /// How often the message that waits for an answer may be sent again.
+    pub(super) retries_left: u8,
     /// MRAs that the peer may still send.
-    pub(super) mras: u8,
+    pub(super) mras_left: u8,
     /// Which message a REJ or MRA of ours is about.
     pub(super) about: u8,
     /// Reason of a REJ of ours, or status of a SIDR_REP.
     pub(super) reason: u16,
-    /// Errno of a network error about the peer since it was asked, 0 = none. Such an error may be
-    /// forged, so it ends nothing; it replaces ETIMEDOUT as the status if the peer does not answer.
-    pub(super) hint: i32,
+    /// Errno of a network error that came since the peer was asked, 0 = none. It may be forged, so
+    /// it ends nothing; if the peer does not answer, it is the status in place of ETIMEDOUT.
+    pub(super) network_errno: i32,
     /// The kernel has refused to send; the status has its errno.
-    pub(super) refused: bool,
+    pub(super) kernel_refused: bool,
     /// Status of the event that has one.
     pub(super) status: i32,
-    /// Private data of the message under way.
-    pub(super) out: Data,
-    /// Private data for the program.
-    pub(super) inbox: Data,
+    /// Private data of this side's message, which may be sent again.
+    pub(super) data_out: Data,
+    /// Private data of the peer's message, until the program takes it.
+    pub(super) data_in: Data,
 }
 
 /// The attributes that bring a QP of a type into INIT, with all remote operations enabled, and
@@ -247,9 +249,9 @@ impl Id {
     }
 
     /// The status of an event that reports that the peer has not answered.
-    pub(super) fn silence(&self) -> i32 {
-        if self.hint != 0 {
-            -self.hint
+    pub(super) fn silence_status(&self) -> i32 {
+        if self.network_errno != 0 {
+            -self.network_errno
         } else {
             -Error::TimedOut.errno()
         }
@@ -261,7 +263,7 @@ impl Id {
             event,
             cm_event::CONNECT_REQUEST | cm_event::CONNECT_RESPONSE | cm_event::REJECTED
         ) || event == cm_event::ESTABLISHED && self.qp_type == qp_type::UD;
-        let data = if with_data { self.inbox } else { Data::default() };
+        let data = if with_data { self.data_in } else { Data::default() };
         let has_status = matches!(
             event,
             cm_event::REJECTED
@@ -273,7 +275,7 @@ impl Id {
             event,
             arrival: 0,
             status: if has_status { self.status } else { 0 },
-            local: event == cm_event::UNREACHABLE && self.refused,
+            local: event == cm_event::UNREACHABLE && self.kernel_refused,
             id,
             listener,
             qp: self.qp,

@@ -1,9 +1,9 @@
 //! Requests that come before their listener does.
 //!
 //! A server may tell its port to a client over another channel before it listens: qperf sends the
-//! port between rdma_bind_addr and rdma_listen. perftest ends one listener and begins the next, and
-//! its client does not wait either. With a NIC the request takes longer than that moment; here it
-//! may not. So a request is kept for a while, not refused, if its port was announced
+//! port between rdma_bind_addr and rdma_listen. perftest ends one listener and begins the next,
+//! while its client connects already. Over a NIC the request takes longer than the server needs;
+//! here it may be faster. So a request is kept for a while, not refused, if its port was announced
 //! ([`Cm::announce`]), or has just lost its listener. The next listener gets it.
 //!
 //! Strangers can fill the few places. A request that is pushed out is dropped, and its sender
@@ -44,13 +44,11 @@ impl Cm {
     /// # Errors
     /// [`crate::Error::StaleHandle`]; [`crate::Error::Invalid`]: no port, or not an idle id.
     pub fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
+        self.bound(id)?;
         let i = self.check(id)?;
-        if self.ids[i].state != State::Idle || self.ids[i].port == 0 {
-            return Err(self.wrong_state(i, "to listen it must be new, and bound to a port"));
-        }
         let id = &mut self.ids[i];
         id.announced = soon;
-        id.since = 0;
+        id.kept_until = 0;
         Ok(())
     }
 
@@ -91,10 +89,10 @@ impl Cm {
         let awaited = match self.announced(ps, port) {
             Some(i) => {
                 let id = &mut self.ids[i];
-                if id.since == 0 {
-                    id.since = now.saturating_add(LISTENER_GRACE_NS);
+                if id.kept_until == 0 {
+                    id.kept_until = now.saturating_add(LISTENER_GRACE_NS);
                 }
-                now < id.since
+                now < id.kept_until
             }
             None => self.is_former(now, port),
         };

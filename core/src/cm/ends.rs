@@ -43,10 +43,10 @@ impl Cm {
 
     /// Whether there is a connection to the owner of a block of QPNs at an address.
     pub fn is_connected_to(&self, at: &PeerAddr, block: u16) -> bool {
-        self.pool.iter_live().any(|i| self.is_to(i, at, block))
+        self.pool.iter_live().any(|i| self.leads_to(i, at, block))
     }
 
-    fn is_to(&self, i: usize, at: &PeerAddr, block: u16) -> bool {
+    fn leads_to(&self, i: usize, at: &PeerAddr, block: u16) -> bool {
         let id = &self.ids[i];
         (id.has_peer_qp() || id.state == State::DreqSent)
             && (id.peer.gid, id.peer.port) == (at.gid, at.port)
@@ -66,7 +66,7 @@ impl Cm {
     /// that are not watched yet stay: they are those of the block's next owner.
     pub fn peer_ended(&mut self, now: u64, at: &PeerAddr, block: u16) {
         for i in 0..self.ids.len() {
-            if self.pool.is_live(i) && !self.unwatched.get(i) && self.is_to(i, at, block) {
+            if self.pool.is_live(i) && !self.unwatched.get(i) && self.leads_to(i, at, block) {
                 self.end_lost_peer(now, i);
             }
         }

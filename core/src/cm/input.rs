@@ -1,6 +1,6 @@
 //! Messages in. Anything that a network can bring is legal input here.
 
-use super::admit::Find;
+use super::admit::{NoPlace, PeerKey};
 use super::conn::{owe, Id, State};
 use super::mad::{
     Dreq, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN,
@@ -14,10 +14,14 @@ use crate::roce::peer::PeerAddr;
 use crate::verbs::types::qp_type;
 use crate::wire::is_default_partition;
 
+pub(super) fn is_port_space(ps: u16) -> bool {
+    matches!(ps, port_space::IB | port_space::TCP | port_space::UDP)
+}
+
 /// The port space and port of a service id of rdma_cm's.
 pub(super) fn service(id: u64) -> Option<(u16, u16)> {
     let (ps, port) = (u16::try_from(id >> 16).ok()?, id as u16);
-    matches!(ps, port_space::IB | port_space::TCP | port_space::UDP).then_some((ps, port))
+    is_port_space(ps).then_some((ps, port))
 }
 
 /// The port that a request asks for, in a port space for requests of its kind.
@@ -25,9 +29,9 @@ pub(super) fn asked(service_id: u64, datagram: bool) -> Option<(u16, u16)> {
     service(service_id).filter(|&(ps, _)| (ps == port_space::UDP) == datagram)
 }
 
-/// A peer that may have restarted is asked at most this often, and this long after the message that
-/// says so.
+/// A peer that may have restarted is asked at most this often.
 const DOUBT_NS: u64 = 1_000_000_000;
+/// Delay of the question.
 const DOUBT_DELAY_NS: u64 = 10_000_000;
 /// Shortest time, by its code, in which a REP is to be answered: 17 ms.
 const RESPONSE_TIMEOUT_MIN: u8 = 12;
@@ -82,7 +86,7 @@ impl Cm {
         let is = |id: &Id| {
             id.passive && id.remote_id == remote_id && (id.ps == port_space::UDP) == datagram
         };
-        self.find(from, Find::RemoteId(remote_id), is)
+        self.find(from, PeerKey::RemoteId(remote_id), is)
     }
 
     pub(super) fn listener(&self, ps: u16, port: u16) -> Option<usize> {
@@ -92,26 +96,13 @@ impl Cm {
     /// Whether a port had a listener a moment ago, in any port space: the next one may be for
     /// datagrams.
     pub(super) fn is_former(&self, now: u64, port: u16) -> bool {
-        self.former.iter().any(|&(p, until)| p == port && now < until)
-    }
-
-    fn rej(
-        &mut self,
-        to: &PeerAddr,
-        tid: u64,
-        remote_id: u32,
-        about: u8,
-        reason: u16,
-        info: Option<u8>,
-    ) {
-        self.reply(to, tid, ReplyKind::Rej { local_id: 0, remote_id, about, reason, info });
+        self.former_ports.iter().any(|&(p, until)| p == port && now < until)
     }
 
     fn on_req(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &Req<'_>) -> Option<()> {
         if let Some(i) = self.by_remote_id(m.local_comm_id, from, false) {
             // Linux cm.c cm_dup_req_handler: A REQ that comes again is answered as before, or by an
             // MRA while the program decides.
-            // Asked before: the answer was lost, or the program takes its time.
             match self.ids[i].state {
                 State::ReqRcvd => {
                     self.ids[i].about = 0;
@@ -128,7 +119,8 @@ impl Cm {
         let refuse = |cm: &mut Cm, reason, info| {
             let port = asked(m.service_id, false).map_or(0, |(_, port)| port);
             cm.note_refusal(Refusal { peer: from.gid, port, reason, datagram: false });
-            cm.rej(from, tid, m.local_comm_id, 0, reason, info);
+            let (local_id, remote_id, about) = (0, m.local_comm_id, 0);
+            cm.reply(from, tid, ReplyKind::Rej { local_id, remote_id, about, reason, info });
         };
         let qp_type = match m.transport {
             0 => qp_type::RC,
@@ -145,8 +137,7 @@ impl Cm {
             refuse(self, reject::INVALID_SERVICE_ID, None);
             return Some(());
         };
-        // The REQ must name the path by which it came: it must not ask for a connection to a third
-        // party.
+        // The REQ must name the path by which it came, not one to a third party.
         if m.local_gid != from.gid || header.src != from.gid || m.remote_gid != self.local.gid {
             refuse(self, reject::INVALID_GID, None);
             return Some(());
@@ -184,7 +175,6 @@ impl Cm {
         id.path_mtu = path_mtu;
         // Linux cm.c cm_req_handler: One side serves as many READs and atomics as the other may
         // have outstanding.
-        // The peer's responder resources are this side's initiator depth, and the other way round.
         id.initiator_depth = m.responder_resources.min(self.local.max_rd_atomic);
         id.responder_resources = m.initiator_depth.min(self.local.max_rd_atomic);
         id.retry_count = m.retry_count;
@@ -194,23 +184,19 @@ impl Cm {
         // A peer that repeats its REQ sooner than this only sends a duplicate.
         id.response_timeout =
             m.local_cm_response_timeout.clamp(RESPONSE_TIMEOUT_MIN, RESPONSE_TIMEOUT + 1);
-        id.retries = m.max_cm_retries;
-        id.mras = MAX_RETRIES;
-        id.inbox.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
-        match self.admit(now, l, from, id) {
-            Ok(_) => Some(()),
-            Err(full) => {
-                if full {
-                    refuse(self, reject::NO_RESOURCES, None);
-                }
-                None
-            }
+        id.retries_left = m.max_cm_retries;
+        id.mras_left = MAX_RETRIES;
+        id.data_in.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
+        let admitted = self.admit(now, l, from, id);
+        if admitted == Err(NoPlace::Full) {
+            refuse(self, reject::NO_RESOURCES, None);
         }
+        admitted.ok()
     }
 
     /// A connection to the QP that a new request comes from.
     fn stale(&self, from: &PeerAddr, m: &Req<'_>) -> Option<usize> {
-        self.find(from, Find::RemoteQpn(m.local_qpn), |id| {
+        self.find(from, PeerKey::RemoteQpn(m.local_qpn), |id| {
             let connected = matches!(
                 id.state,
                 State::ReqRcvd | State::RepSent | State::RepRcvd | State::Established
@@ -223,10 +209,10 @@ impl Cm {
         })
     }
 
-    /// The peer's QP is in one of our connections and asks for a new one: the peer has restarted,
-    /// or the REQ is forged. A copy of our REP asks the peer: if it has the connection, it answers
-    /// by an RTU; otherwise it refuses the REP or stays silent. The active side has no such
-    /// message: its program learns from failing requests.
+    /// A REQ came from a QP with which we have a connection: the peer has restarted, or the REQ is
+    /// forged. A copy of our REP finds out: a peer that has the connection answers by an RTU,
+    /// another one refuses the REP or is silent. If the peer was the passive side there is no
+    /// message to ask by, and our program learns from failing requests.
     fn on_stale(&mut self, now: u64, i: usize) {
         if self.is_unheard(i) {
             return self.free(i);
@@ -235,11 +221,11 @@ impl Cm {
         if id.state != State::Established {
             return self.end_with_event(i, cm_event::DISCONNECTED);
         }
-        if id.passive && !id.doubted && now >= id.since {
+        if id.passive && !id.doubted && now >= id.no_doubt_before {
             id.doubted = true;
-            id.since = now.saturating_add(DOUBT_NS);
-            id.retries = REP_RETRIES;
-            // Not at once: one message draws at most one answer.
+            id.no_doubt_before = now.saturating_add(DOUBT_NS);
+            id.retries_left = REP_RETRIES;
+            // Later, because the refusal of the REQ is the one answer that a message draws.
             self.wheel.arm(i, now.saturating_add(DOUBT_DELAY_NS));
         }
     }
@@ -276,15 +262,14 @@ impl Cm {
                 id.initiator_depth = id.initiator_depth.min(m.responder_resources);
                 id.rnr_retry = m.rnr_retry_count;
                 id.peer_srq = m.srq;
-                id.inbox.set(m.private_data);
-                self.note_peer(i);
+                id.data_in.set(m.private_data);
+                self.store_peer_hashes(i);
                 self.drop_owed(i);
                 self.enter(i, State::RepRcvd);
                 self.raise(i, cm_event::CONNECT_RESPONSE);
             }
             // Linux cm.c cm_dup_rep_handler: A REP that comes again is answered by the same RTU, or
             // by an MRA while the program decides.
-            // The same answer again.
             State::RepRcvd if id.remote_id == m.local_comm_id => {
                 id.about = 1;
                 self.owe(i, owe::MRA);
@@ -300,7 +285,7 @@ impl Cm {
         let id = &mut self.ids[i];
         match id.state {
             // Linux cm.c cm_rtu_handler: An RTU establishes the connection at the passive side.
-            State::RepSent => self.confirmed(now, i),
+            State::RepSent => self.establish_passive(now, i),
             State::Established => {
                 if core::mem::take(&mut id.doubted) {
                     self.wheel.cancel(i);
@@ -314,7 +299,7 @@ impl Cm {
     fn on_mra(&mut self, now: u64, from: &PeerAddr, m: &Mra) -> Option<()> {
         let i = self.by_local_id(m.remote_comm_id)?;
         let id = &mut self.ids[i];
-        if id.peer.gid != from.gid || id.mras == 0 {
+        if id.peer.gid != from.gid || id.mras_left == 0 {
             return None;
         }
         match (id.state, m.message) {
@@ -324,14 +309,13 @@ impl Cm {
         }
         // Linux cm.c cm_mra_handler: An MRA makes its receiver wait as long as it says, up to a
         // bound.
-        // The peer lives: it may take its time, but not for ever.
-        id.hint = 0;
-        id.mras -= 1;
-        id.retries = id.retries.max(1);
+        id.network_errno = 0;
+        id.mras_left -= 1;
+        id.retries_left = id.retries_left.max(1);
         let wait =
             timeout_ns(id.response_timeout) + timeout_ns(m.service_timeout.min(SERVICE_TIMEOUT));
         self.wheel.arm(i, now.saturating_add(wait));
-        self.prove(now, i);
+        self.note_receives(now, i);
         Some(())
     }
 
@@ -342,7 +326,7 @@ impl Cm {
             let id = &self.ids[i];
             let ours = id.peer.gid == from.gid
                 && (id.remote_id == m.local_comm_id || id.state == State::ReqSent);
-            self.prove(now, ours.then_some(i)?);
+            self.note_receives(now, ours.then_some(i)?);
             i
         } else {
             // A peer may give up before it knows our id.
@@ -361,7 +345,7 @@ impl Cm {
                 // Linux cm.c cm_rej_handler: A REJ ends the attempt with its reason and private
                 // data.
                 id.status = i32::from(m.reason);
-                id.inbox.set(m.private_data);
+                id.data_in.set(m.private_data);
                 // Events of an accepted connection that the program has not taken are void.
                 self.events.clear(i);
                 self.counters.rejects_rcvd += 1;
@@ -391,7 +375,7 @@ impl Cm {
         if id.local_qpn != m.remote_qpn || id.ps == port_space::UDP {
             return None;
         }
-        self.prove(now, i);
+        self.note_receives(now, i);
         let id = &mut self.ids[i];
         match id.state {
             // IBTA 12.10.8: A DREQ ends the connection at both sides and is answered by a DREP.
@@ -415,7 +399,7 @@ impl Cm {
         if self.ids[i].state != State::DreqSent {
             return None;
         }
-        self.prove(now, i);
+        self.note_receives(now, i);
         self.drop_owed(i);
         self.enter_time_wait(now, i, 0);
         Some(())
@@ -478,16 +462,12 @@ impl Cm {
         id.remote_id = m.request_id;
         id.qp_type = qp_type::UD;
         id.path_mtu = self.local.path_mtu;
-        id.inbox.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
-        match self.admit(now, l, from, id) {
-            Ok(_) => Some(()),
-            Err(full) => {
-                if full {
-                    refuse(self, sidr_status::NO_QP);
-                }
-                None
-            }
+        id.data_in.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
+        let admitted = self.admit(now, l, from, id);
+        if admitted == Err(NoPlace::Full) {
+            refuse(self, sidr_status::NO_QP);
         }
+        admitted.ok()
     }
 
     fn on_sidr_rep(&mut self, from: &PeerAddr, m: &SidrRep<'_>) -> Option<()> {
@@ -496,7 +476,7 @@ impl Cm {
         if id.state != State::SidrSent || id.peer.gid != from.gid {
             return None;
         }
-        id.inbox.set(m.private_data);
+        id.data_in.set(m.private_data);
         // Linux cm.c cm_sidr_rep_handler: A SIDR_REP brings QPN and Q_Key of the service, or the
         // status of a refusal.
         if m.status == sidr_status::SUCCESS && m.qpn > 1 {

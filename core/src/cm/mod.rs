@@ -70,7 +70,7 @@ use admit::{Bounds, Known, Load};
 use conn::Id;
 use early::{Early, EARLY};
 use events::Events;
-use heapless::Deque;
+use heapless::{Deque, HistoryBuf};
 use other_mads::OtherMads;
 
 const _: () = {
@@ -88,15 +88,15 @@ pub const TIMEOUT_MAX: u8 = 20;
 pub const SERVICE_TIMEOUT: u8 = 24;
 /// How often a REP is sent again to a peer that has not shown that it receives.
 pub const REP_RETRIES: u8 = 4;
-/// How long requests are kept, not refused, for a port that is announced or whose listener has
-/// gone. Programs that end a listener to begin another (perftest does between two connections, a
-/// second and more apart), or that tell their port before they listen (qperf), need that.
+/// How long requests for a port that is announced, or whose listener has gone, are kept rather than
+/// refused. Some programs end a listener and begin another a second later (perftest), or tell a
+/// peer their port before they listen (qperf).
 pub const LISTENER_GRACE_NS: u64 = 4_000_000_000;
-/// Former listeners that are remembered.
+/// Ports of former listeners that are remembered.
 const FORMER: usize = 8;
 /// Answers without an id that may wait to be sent.
 const REPLIES: usize = 64;
-/// Purpose of the manager's random numbers.
+/// Separates the manager's random numbers from those of other parts with the same seed.
 const PURPOSE: u64 = 0x636d_5f69_6473;
 
 /// Properties of this device that its messages carry.
@@ -272,22 +272,22 @@ enum ReplyKind {
 pub struct Cm {
     ids: RawSlice<Id>,
     pool: Pool,
-    /// By id: keyed hashes by which a peer's message finds it ([`Cm::find`]).
-    finds: RawSlice<[u32; 2]>,
+    /// By id: keyed hashes of the peer's communication id and QPN ([`Cm::find`]).
+    peer_hashes: RawSlice<[u32; 2]>,
     /// Ids that listen.
     listening: Bitmap,
-    /// Requests, and connections whose peer has not shown that it receives.
+    /// Ids that are half-open (`admit`).
     half_open: Bitmap,
     bounds: Bounds,
-    /// Half-open ids by source.
+    /// Numbers of half-open ids, by the hash of their source.
     load: RawSlice<Load>,
     /// Addresses that have shown that they receive.
     known: RawSlice<Known>,
-    /// Number of guests.
+    /// Guests (`admit`).
     guests: u32,
-    /// When unconfirmed connections are checked again.
+    /// Before this time [`Cm::confirm`] is not due again.
     confirm_at: u64,
-    /// Ids with messages to send. The bits behind them are those of `other_mads` and of `replies`.
+    /// Ids with messages to send; then a bit for `other_mads`, and one for `replies`.
     tx: Bitmap,
     other_mads: OtherMads,
     events: Events,
@@ -301,12 +301,11 @@ pub struct Cm {
     replies: RawSlice<Deque<Reply, REPLIES>>,
     tx_cursor: usize,
     random: Random,
-    /// Places of communication ids in their secret order.
-    order: Shuffle,
+    /// The secret order of communication ids ([`Cm::fresh_comm_id`]).
+    id_order: Shuffle,
     local: Local,
     /// Ports whose listeners have gone, and until when requests for them are kept.
-    former: [(u16, u64); FORMER],
-    former_next: usize,
+    former_ports: HistoryBuf<(u16, u64), FORMER>,
     /// Requests that came before their listeners.
     early: RawSlice<Early>,
     refusals: heapless::Vec<Refusal, REFUSALS>,
@@ -331,7 +330,7 @@ impl Cm {
         Ok(Cm {
             ids: w.slice(n, Id::new(0, 0))?,
             pool: Pool::carve(w, (tag::CM_ID, config.context), n, n, None)?,
-            finds: w.slice(n, [0; 2])?,
+            peer_hashes: w.slice(n, [0; 2])?,
             listening: Bitmap::carve(w, n)?,
             half_open: Bitmap::carve(w, n)?,
             bounds,
@@ -348,10 +347,9 @@ impl Cm {
             replies: w.slice_with(1, |_| Deque::new())?,
             tx_cursor: 0,
             random: Random::new(config.seed, PURPOSE),
-            order: Shuffle::new(Random::new(config.seed, !PURPOSE), 32 - BLOCK_BITS),
+            id_order: Shuffle::new(Random::new(config.seed, !PURPOSE), 32 - BLOCK_BITS),
             local: Local::default(),
-            former: [(0, 0); FORMER],
-            former_next: 0,
+            former_ports: HistoryBuf::new(),
             early: w.slice(EARLY, Early::none())?,
             refusals: heapless::Vec::new(),
             raised: false,
@@ -392,8 +390,8 @@ impl Cm {
         Ok(self.ids[self.check(id)?].state)
     }
 
-    /// Whether these QPNs, of this device and of a peer, belong to a conversation with a soft
-    /// device.
+    /// Whether the conversation that connects these QPNs, of this device and of a peer, is with a
+    /// soft device.
     pub fn peer_is_soft(&self, qpn: u32, remote_qpn: u32) -> bool {
         let is = |i: usize| {
             let id = &self.ids[i];
@@ -413,7 +411,7 @@ impl Cm {
         Ok(self.ids[self.check(id)?].qp)
     }
 
-    /// Takes an event: of all that the program has not taken the one that came first.
+    /// Takes the oldest event.
     pub fn take_event(&mut self) -> Option<CmEvent> {
         let (i, event, arrival) = self.events.pop()?;
         let id = &self.ids[i];
@@ -461,12 +459,12 @@ impl Cm {
 
     /// The conversation with a communication id of ours.
     fn by_local_id(&self, local_id: u32) -> Option<usize> {
-        let i = (self.order.place_of(local_id & ID_MASK) & self.index_mask()) as usize;
+        let i = (self.id_order.place_of(local_id & ID_MASK) & self.index_mask()) as usize;
         let id = self.ids.get(i)?;
         (self.pool.is_live(i) && id.is_conversation() && id.local_id == local_id).then_some(i)
     }
 
-    /// A new id of the program. If `max_cm_ids` are in use, an orphan is freed for it.
+    /// Makes an id for the program ([`Cm::make_room`]).
     fn alloc(&mut self, fresh: Id) -> Result<usize> {
         if !self.make_room() {
             let n = self.bounds.own;
@@ -491,26 +489,28 @@ impl Cm {
         self.tx.clear(i);
         self.events.clear(i);
         self.listening.clear(i);
-        self.finds[i] = [0; 2];
+        self.peer_hashes[i] = [0; 2];
         self.ids[i] = Id { former_id: self.ids[i].former_id, ..Id::new(0, 0) };
         self.pool.free(i);
     }
 
-    /// Mask of the index within a communication id's place in the order: as many bits as the table
-    /// needs, at most 17.
+    /// The bits of a place in the secret order that are an index: as many as the table needs, at
+    /// most 17.
     fn index_mask(&self) -> u32 {
         (self.ids.len().next_power_of_two() - 1) as u32
     }
 
-    /// A communication id, never 0: the device's block (10 bits), then a number (22 bits) of a
-    /// secret order. The low bits of the number's place are the index, the upper ones are random.
-    /// So an index is found without a search, and ids do not reveal the next one.
+    /// Makes a communication id, never 0: the device's block (10 bits), then a number of 22 bits.
+    /// The number stands at a place of a secret order of all numbers; the low bits of that place
+    /// are the id's index, the upper ones are random. So the index is found without a search, and
+    /// no communication id reveals the next one.
     fn fresh_comm_id(&mut self, i: usize) -> u32 {
         let mask = self.index_mask();
         loop {
             let place = self.random() as u32 & ID_MASK & !mask | i as u32;
-            let id = u32::from(self.local.block) << (32 - BLOCK_BITS) | self.order.number_at(place);
-            // Not the index's last communication id, which late messages name.
+            let id =
+                u32::from(self.local.block) << (32 - BLOCK_BITS) | self.id_order.number_at(place);
+            // Late messages name the last communication id of this index.
             if id != 0 && id != self.ids[i].former_id {
                 self.ids[i].former_id = id;
                 return id;
@@ -567,7 +567,7 @@ impl Cm {
         }
     }
 
-    /// The last event of an id: what it has yet to send is dropped.
+    /// Raises the last event of an id, and drops what it has yet to send.
     fn end_with_event(&mut self, i: usize, event: u32) {
         self.raise(i, event);
         self.drop_owed(i);

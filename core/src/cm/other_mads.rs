@@ -3,11 +3,12 @@
 //! few places. What finds no room is lost, as a datagram may be.
 
 use super::mad::{CLASS_CM, MAD_LEN};
-use super::{Addressee, Cm};
+use super::Cm;
 use crate::arena::{RawSlice, Walk};
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
+use heapless::Deque;
 
 /// Places of each ring.
 const PLACES: usize = 4;
@@ -21,40 +22,9 @@ pub struct OtherMad {
     pub mad: [u8; MAD_LEN],
 }
 
-struct Ring {
-    places: RawSlice<OtherMad>,
-    head: usize,
-    len: usize,
-}
+type Ring = RawSlice<Deque<OtherMad, PLACES>>;
 
-impl Ring {
-    fn carve(w: &mut Walk) -> Result<Ring> {
-        let none = OtherMad { peer: PeerAddr::default(), mad: [0; MAD_LEN] };
-        Ok(Ring { places: w.slice(PLACES, none)?, head: 0, len: 0 })
-    }
-
-    fn push(&mut self, d: OtherMad) -> Result<()> {
-        if self.len == PLACES {
-            return Err(Error::Again);
-        }
-        self.places[(self.head + self.len) % PLACES] = d;
-        self.len += 1;
-        Ok(())
-    }
-
-    fn first(&self) -> Option<&OtherMad> {
-        self.places.get(self.head).filter(|_| self.len > 0)
-    }
-
-    fn pop(&mut self) -> Option<OtherMad> {
-        let first = *self.first()?;
-        self.head = (self.head + 1) % PLACES;
-        self.len -= 1;
-        Some(first)
-    }
-}
-
-/// Both rings.
+/// A ring of each way, in the arena: a connection manager is moved before it has its place.
 pub(super) struct OtherMads {
     arrived: Ring,
     leaving: Ring,
@@ -62,24 +32,25 @@ pub(super) struct OtherMads {
 
 impl OtherMads {
     pub(super) fn carve(w: &mut Walk) -> Result<OtherMads> {
-        Ok(OtherMads { arrived: Ring::carve(w)?, leaving: Ring::carve(w)? })
+        let mut ring = || w.slice_with(1, |_| Deque::new());
+        Ok(OtherMads { arrived: ring()?, leaving: ring()? })
     }
 
     /// Where the next one goes.
     pub(super) fn destination(&self) -> Option<PeerAddr> {
-        self.leaving.first().map(|d| d.peer)
+        self.leaving[0].front().map(|d| d.peer)
     }
 }
 
 impl Cm {
     /// Whether [`Cm::take_other_mad`] has one.
     pub fn has_other_mads(&self) -> bool {
-        self.other_mads.arrived.len > 0
+        !self.other_mads.arrived[0].is_empty()
     }
 
     /// The next datagram of another class that has arrived.
     pub fn take_other_mad(&mut self) -> Option<OtherMad> {
-        self.other_mads.arrived.pop()
+        self.other_mads.arrived[0].pop_front()
     }
 
     /// Sends a datagram of another class from QP1 to QP1.
@@ -90,7 +61,8 @@ impl Cm {
         if !is_other_mad(&d.mad) {
             return Err(refuse!(Invalid, "mgmt_class {CLASS_CM:#x}: the connection manager's"));
         }
-        self.other_mads.leaving.push(d)?;
+        // No words: the caller tries again.
+        self.other_mads.leaving[0].push_back(d).map_err(|_| Error::Again)?;
         self.tx.set(self.ids.len());
         Ok(())
     }
@@ -101,30 +73,24 @@ impl Cm {
             return false;
         }
         let whole = <[u8; MAD_LEN]>::try_from(bytes).ok();
-        let kept = whole.map(|mad| self.other_mads.arrived.push(OtherMad { peer: *from, mad }));
-        match kept {
-            Some(Ok(())) => self.raised = true,
-            _ => self.counters.dropped += 1,
-        }
+        let kept = whole.is_some_and(|mad| {
+            self.other_mads.arrived[0].push_back(OtherMad { peer: *from, mad }).is_ok()
+        });
+        self.raised |= kept;
+        self.counters.dropped += u64::from(!kept);
         true
     }
 
     /// The next datagram of another class that leaves.
     pub(super) fn transmit_other_mad(&mut self, mad: &mut [u8; MAD_LEN]) -> Option<PeerAddr> {
-        let d = self.other_mads.leaving.pop();
-        if self.other_mads.leaving.len == 0 {
+        let d = self.other_mads.leaving[0].pop_front();
+        if self.other_mads.leaving[0].is_empty() {
             self.tx.clear(self.ids.len());
         }
         let d = d?;
         *mad = d.mad;
         self.counters.sent += 1;
         Some(d.peer)
-    }
-
-    /// The addressee of a datagram that leaves for the own address, among several devices there:
-    /// this one.
-    pub(super) fn addressee_of_other_mad(&self) -> Addressee {
-        Addressee::Block(self.local.block)
     }
 }
 

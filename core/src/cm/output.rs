@@ -15,24 +15,24 @@ use crate::wire::DEFAULT_PKEY;
 
 /// Timeout code of this device's ACK delay: 0.13 s, as processes on few cores need.
 const ACK_DELAY: u8 = 15;
-/// Packet rate code "10 Gbit/s": the field must have a value, which has no effect here.
+/// Packet rate code "10 Gbit/s". It has no effect here, but 0 would be no rate.
 const RATE: u8 = 3;
-/// Private data with rdma_cm's header before it.
-const FRONTED: usize = 256;
+/// Room for the private data of REQ and SIDR_REQ, and more.
+const PRIVATE_DATA_MAX: usize = 256;
 
 /// The private data of REQ and SIDR_REQ: rdma_cm's header, then the program's.
-fn fronted(id: &Id, local: &Local) -> ([u8; FRONTED], usize) {
-    let mut buf = [0; FRONTED];
+fn with_ip_header(id: &Id, local: &Local) -> ([u8; PRIVATE_DATA_MAX], usize) {
+    let mut buf = [0; PRIVATE_DATA_MAX];
     if let Some((head, rest)) = buf.split_first_chunk_mut::<IP_HEADER_LEN>() {
         // Linux cma.c cma_format_hdr: In REQ and SIDR_REQ the header of rdma_cm stands before the
         // private data of the program: version, port, both addresses.
         IpHeader { src_port: id.port, src: local.gid, dst: id.peer.gid }.emit(head);
-        let data = id.out.get();
+        let data = id.data_out.get();
         if let Some(to) = rest.get_mut(..data.len()) {
             to.copy_from_slice(data);
         }
     }
-    (buf, IP_HEADER_LEN + id.out.get().len())
+    (buf, IP_HEADER_LEN + id.data_out.get().len())
 }
 
 fn service_id(id: &Id) -> u64 {
@@ -66,7 +66,7 @@ impl Cm {
 
     /// Whether the next message, if its destination is this device's own address, is for this
     /// connection manager.
-    pub fn next_is_own(&self) -> bool {
+    pub fn next_is_mine(&self) -> bool {
         let to = if let Some(reply) = self.replies[0].front() {
             let id = match reply.what {
                 ReplyKind::Rej { remote_id, .. } | ReplyKind::Drep { remote_id, .. } => remote_id,
@@ -76,7 +76,8 @@ impl Cm {
         } else {
             let Some(i) = self.next_tx() else { return false };
             match self.ids.get(i) {
-                None => self.addressee_of_other_mad(),
+                // A datagram of another class to the own address is for this device.
+                None => return true,
                 Some(id) if id.owes & id.owes.wrapping_neg() & (owe::REQ | owe::SIDR_REQ) != 0 => {
                     Addressee::Service { port_space: id.ps, port: id.remote_port }
                 }
@@ -130,10 +131,10 @@ impl Cm {
         }
     }
 
-    /// Messages to an address do not arrive, with this `errno`. `local`: the kernel has refused to
-    /// send, which ends connection attempts there. Otherwise it is a network error, which may be
-    /// forged: it becomes the status if no answer comes.
-    pub fn refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
+    /// Notes that messages to an address do not arrive, with this `errno`. `local`: the kernel has
+    /// refused to send, which ends connection attempts there. Otherwise the network says so, which
+    /// may be forged: `errno` becomes the status if no answer comes.
+    pub fn note_unreachable(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
         for i in 0..self.ids.len() {
             let id = &mut self.ids[i];
             let asks = matches!(id.state, State::ReqSent | State::SidrSent);
@@ -141,10 +142,10 @@ impl Cm {
             if !there || !(asks || id.state == State::RepSent) || !self.pool.is_live(i) {
                 continue;
             }
-            id.hint = errno;
+            id.network_errno = errno;
             if local && asks {
                 id.status = -errno;
-                id.refused = true;
+                id.kernel_refused = true;
                 self.end_with_event(i, cm_event::UNREACHABLE);
             }
         }
@@ -168,11 +169,14 @@ impl Cm {
         };
         // Linux cm.c cm_process_send_error: A message without an answer is sent again as often as
         // agreed; then the peer is unreachable.
-        if id.retries > 0 {
-            id.retries -= 1;
-            // A forged REQ may have drawn this REP, so its copies come ever later.
-            let longer =
-                if what == owe::REP { REP_RETRIES.saturating_sub(id.retries).min(2) } else { 0 };
+        if id.retries_left > 0 {
+            id.retries_left -= 1;
+            // The REQ may have been forged, so copies of the REP come ever later.
+            let longer = if what == owe::REP {
+                REP_RETRIES.saturating_sub(id.retries_left).min(2)
+            } else {
+                0
+            };
             let wait = timeout_ns(id.response_timeout) << longer;
             self.counters.retries += 1;
             self.owe(i, what);
@@ -180,14 +184,13 @@ impl Cm {
             return;
         }
         match what {
-            // The peer is gone, and the connection ends without its DREP; or a doubted peer has not
-            // confirmed the connection.
+            // No DREP came, or a doubted peer has not confirmed the connection.
             _ if matches!(id.state, State::DreqSent | State::Established) => {
                 self.drop_owed(i);
                 self.enter_time_wait(now, i, SILENT);
             }
             owe::SIDR_REQ => {
-                id.status = id.silence();
+                id.status = id.silence_status();
                 self.end_with_event(i, cm_event::UNREACHABLE);
             }
             _ => self.fail_exchange(i),
@@ -221,7 +224,7 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
     let (local_comm_id, remote_comm_id) = (id.local_id, id.remote_id);
     let message = match what {
         owe::REQ => {
-            (data, len) = fronted(id, local);
+            (data, len) = with_ip_header(id, local);
             Message::Req(Req {
                 local_comm_id,
                 service_id: service_id(id),
@@ -266,7 +269,7 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
             rnr_retry_count: id.peer_rnr_retry,
             srq: id.srq,
             local_ca_guid: local.guid,
-            private_data: id.out.get(),
+            private_data: id.data_out.get(),
         }),
         owe::RTU => Message::Rtu(Ids { local_comm_id, remote_comm_id }),
         owe::MRA => Message::Mra(Mra {
@@ -280,7 +283,7 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
         }
         owe::DREP => Message::Drep(Ids { local_comm_id, remote_comm_id }),
         owe::SIDR_REQ => {
-            (data, len) = fronted(id, local);
+            (data, len) = with_ip_header(id, local);
             Message::SidrReq(SidrReq {
                 request_id: local_comm_id,
                 pkey: DEFAULT_PKEY,
@@ -294,7 +297,7 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
             qpn: id.local_qpn,
             service_id: service_id(id),
             qkey: id.qkey,
-            private_data: id.out.get(),
+            private_data: id.data_out.get(),
         }),
         _ => Message::Rej(Rej {
             local_comm_id,
@@ -303,7 +306,7 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
             reason: id.reason,
             // A peer that does not know our id finds its REQ by the GUID.
             info: if id.reason == reject::TIMEOUT { &guid } else { &[] },
-            private_data: id.out.get(),
+            private_data: id.data_out.get(),
         }),
     };
     debug_assert!(

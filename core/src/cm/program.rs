@@ -1,12 +1,13 @@
 //! Calls of programs to the connection manager: connect, listen, accept, reject, disconnect.
 
 use super::conn::{owe, Id, State};
+use super::input::is_port_space;
 use super::types::{
     port_space, reject, sidr_status, ConnParam, ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX,
     UD_ACCEPT_DATA_MAX, UD_CONNECT_DATA_MAX,
 };
 use super::{
-    timeout_ns, Cm, Refusal, FORMER, LISTENER_GRACE_NS, MAX_RETRIES, REP_RETRIES, RESPONSE_TIMEOUT,
+    timeout_ns, Cm, Refusal, LISTENER_GRACE_NS, MAX_RETRIES, REP_RETRIES, RESPONSE_TIMEOUT,
     SERVICE_TIMEOUT,
 };
 use crate::error::{Error, Result};
@@ -17,13 +18,9 @@ use crate::verbs::NONE;
 
 /// Ports for ids that ask for none.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 0xb000..=0xefff;
-/// How long a repeat of a refused request gets the same answer.
+/// How long a request that was answered for good gets the same answer when it is repeated.
 pub(super) const LINGER_NS: u64 = 5_000_000_000;
 pub(super) const BITS_24: u32 = 0xff_ffff;
-
-fn is_port_space(ps: u16) -> bool {
-    matches!(ps, port_space::IB | port_space::TCP | port_space::UDP)
-}
 
 /// Checks the parameters of a connection or datagram service. `data_max`: most bytes of private
 /// data.
@@ -224,10 +221,10 @@ impl Cm {
         id.ack_timeout = p.ack_timeout;
         id.response_timeout =
             if p.response_timeout == 0 { RESPONSE_TIMEOUT } else { p.response_timeout };
-        id.retries = MAX_RETRIES;
-        id.mras = MAX_RETRIES;
-        id.hint = 0;
-        id.out.set(p.private_data);
+        id.retries_left = MAX_RETRIES;
+        id.mras_left = MAX_RETRIES;
+        id.network_errno = 0;
+        id.data_out.set(p.private_data);
         id.state = if datagram { State::SidrSent } else { State::ReqSent };
         let wait = timeout_ns(id.response_timeout);
         self.owe(i, if datagram { owe::SIDR_REQ } else { owe::REQ });
@@ -278,8 +275,8 @@ impl Cm {
         let i = self.check(id)?;
         self.prepare_accept(id, qp, p)?;
         let x = &mut self.ids[i];
-        x.out.set(p.private_data);
-        x.retries = x.retries.min(REP_RETRIES);
+        x.data_out.set(p.private_data);
+        x.retries_left = x.retries_left.min(REP_RETRIES);
         x.since = now;
         if x.ps == port_space::UDP {
             x.reason = u16::from(sidr_status::SUCCESS);
@@ -335,7 +332,7 @@ impl Cm {
         };
         id.about = about;
         id.reason = if what == owe::SIDR_REP { u16::from(sidr_status::REJECTED) } else { reason };
-        id.out.set(private_data);
+        id.data_out.set(private_data);
         id.local_qpn = 0;
         id.qkey = 0;
         let refusal = Refusal {
@@ -360,27 +357,27 @@ impl Cm {
     pub fn disconnect(&mut self, now: u64, id: Handle) -> Result<()> {
         let i = self.check(id)?;
         let x = &mut self.ids[i];
-        if x.state == State::DreqSent && !core::mem::replace(&mut x.asked, true) {
-            // The manager was first, because the peer was silent.
+        if x.state == State::DreqSent && !core::mem::replace(&mut x.end_asked, true) {
+            // The manager has sent the DREQ already, because the peer was silent.
             return Ok(());
         }
         if x.qp_type == qp_type::UD || !matches!(x.state, State::Established | State::RepSent) {
             return Err(self.wrong_state(i, "it is not connected"));
         }
-        x.asked = true;
+        x.end_asked = true;
         self.send_dreq(now, i);
         Ok(())
     }
 
-    /// Asks the peer for the end of a connection.
+    /// Ends a connection by a DREQ.
     pub(super) fn send_dreq(&mut self, now: u64, i: usize) {
         self.enter(i, State::DreqSent);
         let tid = self.random() & u64::from(u32::MAX);
         let id = &mut self.ids[i];
         id.tid = tid;
-        // A pending RTU must leave first: otherwise the peer does not know the connection.
+        // An RTU that is still owed leaves first: without it the peer has no connection to end.
         id.owes &= owe::RTU;
-        id.retries = if id.guest { REP_RETRIES } else { MAX_RETRIES };
+        id.retries_left = if id.guest { REP_RETRIES } else { MAX_RETRIES };
         let wait = timeout_ns(id.response_timeout);
         self.owe(i, owe::DREQ);
         self.wheel.arm(i, now.saturating_add(wait));
@@ -398,9 +395,7 @@ impl Cm {
         x.orphan = true;
         match x.state {
             State::Listen => {
-                let gone = (x.port, now.saturating_add(LISTENER_GRACE_NS));
-                self.former[self.former_next % FORMER] = gone;
-                self.former_next = self.former_next.wrapping_add(1);
+                self.former_ports.write((x.port, now.saturating_add(LISTENER_GRACE_NS)));
                 self.orphan_requests(now, i);
                 self.free(i);
             }
@@ -432,7 +427,7 @@ impl Cm {
         }
     }
 
-    /// Tells the peer alone that this side gives up.
+    /// Gives up: tells the peer, and not the program.
     pub(super) fn reject_by_timeout(&mut self, i: usize) {
         self.drop_owed(i);
         let id = &mut self.ids[i];
@@ -440,7 +435,7 @@ impl Cm {
         // Linux cm.c cm_destroy_id: A side that gives up an attempt says so by a REJ with reason
         // TIMEOUT.
         id.reason = reject::TIMEOUT;
-        id.out.set(&[]);
+        id.data_out.set(&[]);
         self.owe(i, owe::REJ);
         self.enter(i, State::Dead);
     }

@@ -94,9 +94,9 @@ impl Inner {
 
     /// Whether the next message goes to this engine itself: to its address, and not to another
     /// engine there.
-    fn next_mad_is_own(&self) -> bool {
+    fn next_mad_is_mine(&self) -> bool {
         self.cm.next_destination().is_some_and(|to| self.is_self(&to))
-            && (!self.address_is_shared || self.cm.next_is_own())
+            && (!self.address_is_shared || self.cm.next_is_mine())
     }
 
     /// Carries messages from this engine to itself. Returns how many.
@@ -108,7 +108,7 @@ impl Inner {
         let mut n = 0;
         let mut mad = [0; MAD_LEN];
         // Each message causes at most one more, and no exchange is longer than a handful.
-        while self.next_mad_is_own() {
+        while self.next_mad_is_mine() {
             // Its destination is this engine, and so is its source.
             let Some(own) = self.cm.poll_transmit(&mut mad) else { break };
             let PeerAddr { gid, scope_id, port, .. } = own;
@@ -142,7 +142,7 @@ impl Inner {
             .append_icrc(0, packet);
         self.transport.common.counters.sent_pkts += 1;
         self.transport.common.counters.sent_bytes += len as u64;
-        Some(Burst { dst, len, seg: len, is_own: false })
+        Some(Burst { dst, len, seg: len, for_connected: false })
     }
 
     /// Ends the connections of queue pairs that have failed because their peers were silent.
@@ -182,10 +182,11 @@ impl Guard<'_> {
         wake(&mut inner.cm, s);
     }
 
-    /// Calls [`Cm::refused`]. Events that it raises wake threads that sleep on the descriptor.
+    /// Calls [`Cm::note_unreachable`]. Events that it raises wake threads that sleep on the
+    /// descriptor.
     pub fn cm_refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
         let (inner, s) = self.split();
-        inner.cm.refused(dst, errno, local);
+        inner.cm.note_unreachable(dst, errno, local);
         wake(&mut inner.cm, s);
     }
 

@@ -4,7 +4,7 @@ use super::{Guard, Inner};
 use crate::device::MrAttr;
 use crate::roce::frame::packet::Packets;
 use crate::roce::frame::record::Links;
-use crate::roce::peer::{OwnFlow, Path, PeerAddr};
+use crate::roce::peer::{ConnectedFlow, Path, PeerAddr};
 use crate::roce::peer_memory::PeerMemory;
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
@@ -22,7 +22,7 @@ pub struct Burst {
     /// Bytes of each packet but the last, which may be shorter.
     pub seg: usize,
     /// The ICRC is that of the flow of the port's connected socket.
-    pub is_own: bool,
+    pub for_connected: bool,
 }
 
 /// Lets one QP send, regardless of others that are ready.
@@ -39,7 +39,12 @@ impl Inner {
     #[inline]
     fn burst(&self, tx: &TxBuf<'_>) -> Option<Burst> {
         let peer = self.transport.peers.get(tx.peer() as usize).filter(|_| !tx.is_empty())?;
-        Some(Burst { dst: peer.addr, len: tx.len(), seg: tx.seg(), is_own: tx.is_own() })
+        Some(Burst {
+            dst: peer.addr,
+            len: tx.len(),
+            seg: tx.seg(),
+            for_connected: tx.is_for_connected(),
+        })
     }
 
     /// Collects the QPs that posts have marked, and those that waited for room in a CQ.
@@ -110,13 +115,13 @@ impl Guard<'_> {
         self.poll_transmit_over(now, buf, None)
     }
 
-    /// As [`Guard::poll_transmit`], for a port that has a connected socket, of the flow `own`:
-    /// packets of connected QPs to its destination have the ICRC of that flow.
+    /// As [`Guard::poll_transmit`], for a port that has a connected socket, of the flow
+    /// `connected`: packets of connected QPs to its destination have the ICRC of that flow.
     pub fn poll_transmit_over(
         &mut self,
         now: u64,
         buf: &mut [u8],
-        own: Option<&OwnFlow>,
+        connected: Option<&ConnectedFlow>,
     ) -> Option<Burst> {
         let (inner, s) = self.split();
         inner.collect_ready(s, now);
@@ -132,7 +137,7 @@ impl Guard<'_> {
             return None;
         }
         let tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
-        let mut tx = tx.with_zero_idents(inner.idents_are_zero).with_own(own);
+        let mut tx = tx.with_zero_idents(inner.idents_are_zero).with_connected(connected);
         if !inner.transport.common.cnp_owed.is_empty() {
             inner.transport.transmit_cnps(&mut tx);
         }
@@ -212,10 +217,10 @@ impl Guard<'_> {
         now: u64,
         qi: usize,
         buf: &mut [u8],
-        own: Option<&OwnFlow>,
+        connected: Option<&ConnectedFlow>,
     ) -> Option<Burst> {
         let (inner, s) = self.split();
-        let mut tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1).with_own(own);
+        let mut tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1).with_connected(connected);
         transmit_alone(&mut inner.transport, s, qi, &mut tx, now);
         inner.burst(&tx)
     }

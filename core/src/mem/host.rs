@@ -7,8 +7,8 @@
 //! - a fault (SIGSEGV, SIGBUS) inside these accesses is an error, not the end of the process. Each
 //!   instruction that touches program memory lies in a range that a table names together with a
 //!   landing pad, like the kernel's exception table. The OS layer's signal handler asks [`fixup`]
-//!   and moves the program counter there; the copy then returns [`Fault`]. Nothing of it costs on
-//!   the hot path.
+//!   and moves the program counter there; the copy then returns [`Fault`]. A copy without a fault
+//!   costs nothing more.
 //!
 //! On other targets than Linux on x86-64 and aarch64 (and under Miri) the copies are volatile
 //! accesses, [`fixup`] knows nothing, and vanished memory ends the process as it would with plain
@@ -34,7 +34,7 @@ mod imp;
 
 use crate::wire::icrc::Impl;
 
-/// Copies whose CRC is taken in a second pass.
+/// Copies without a CRC, which is taken in a second pass.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
 mod two_passes {
     use super::{fetch, place, Fault};

@@ -44,7 +44,7 @@ pub enum AtomicOp {
     },
     /// Adds, wrapping around at 2^64.
     FetchAdd(u64),
-    /// Stores in one piece, whatever the memory holds; the value before is of no interest.
+    /// Stores in one piece, whatever the memory holds. The value before has no meaning.
     Store(u64),
 }
 
@@ -54,8 +54,8 @@ pub enum AtomicOp {
 /// that a program changes before it posts the next one must be read anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferId {
-    /// Its number among the messages of one device, whose engines have different QPNs. A message
-    /// that is sent again keeps it, and no other message gets it within a second.
+    /// Its number among the messages of one device. A message that is sent again keeps it, and no
+    /// other message gets it within a second.
     pub id: u64,
     /// Bytes of it, from this access on, that lie in a row.
     pub left: u32,
@@ -96,8 +96,8 @@ pub trait Memory: Sync {
     fn ahead(&self, _cookie: u64, _addr: u64, _of: TransferId) {}
     /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused,
     /// visible once `poll(t)` is `Ready`. Placements of one provider become visible in the order of
-    /// the calls. Those of what stands in place of host memory need not: there `poll(t)` is `Ready`
-    /// when all before `t` of its queue pair are placed, too.
+    /// the calls. In memory that stands in for the host's they need not: there `poll(t)` is `Ready`
+    /// when all placements of the queue pair up to `t` are visible.
     fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access;
     /// Asks after an access under way: `Ready`, `Pending` (the same token) or `Fault`.
     fn poll(&self, token: Token) -> Access;
@@ -129,7 +129,7 @@ pub struct Target {
 
 /// Largest number of a provider; 0 is host memory and always there.
 pub const PROVIDER_MAX: u32 = 4;
-/// The number of what stands in place of host memory, if something does.
+/// The number of the memory that stands in for the host's ([`Providers::stand_in`]).
 pub const STAND_IN: u32 = PROVIDER_MAX + 1;
 
 /// The kinds of memory that an engine knows.
@@ -144,9 +144,9 @@ pub struct Providers {
 
 /// The region tables of the other engines of a device.
 pub trait OtherTables: Sync {
-    /// Makes a change in all of them, with their locks held at once. `own`: the number of the
-    /// engine that asks, whose lock the caller holds. False: one of them is at work, and nothing
-    /// was changed. It does not wait for a lock, as two engines may ask at the same time.
+    /// Makes a change in all of them, with all their locks held. `own`: the engine that asks, whose
+    /// lock the caller holds. False: another engine is at work, and nothing was changed. It does
+    /// not wait for a lock, because two engines may ask at the same time.
     fn change(&self, own: usize, change: &mut dyn FnMut(&mut Regions)) -> bool;
 }
 
@@ -161,8 +161,8 @@ pub struct RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    /// Binds a window: one of type 1 in all engines of the device, as it is the whole protection
-    /// domain's. `None`: another engine is at work; again soon.
+    /// Binds a window. One of type 1 belongs to the whole protection domain, and is bound in all
+    /// engines of the device. `None`: another engine is at work; try again soon.
     pub fn bind(
         &mut self,
         mw: Handle,
@@ -208,13 +208,14 @@ impl Providers {
         Ok(())
     }
 
-    /// Puts `memory` in place of host memory: for regions that are registered from now on. Its
-    /// cookie says whether the region has RELAXED_ORDERING.
+    /// Lets `memory` stand in for host memory, in regions that are registered from now on. The
+    /// cookie is 1 for a region with RELAXED_ORDERING, else 0.
     pub fn stand_in(&mut self, memory: &'static dyn Memory) {
         self.others[STAND_IN as usize - 1] = Some(memory);
     }
 
-    /// A registration, with what stands in place of host memory.
+    /// The registration to make for `reg`: of the memory that stands in for the host's, if one
+    /// does.
     pub fn of_region(&self, reg: &MrReg) -> MrReg {
         match self.provider(STAND_IN) {
             Some(_) if reg.provider == 0 => {
@@ -344,8 +345,9 @@ impl Providers {
         }
     }
 
-    /// The placement after which both of two have landed, of one message. Only what stands in place
-    /// of host memory waits beside another kind, and it need not.
+    /// Of two placements of one message, the one after which both have landed. If they are in
+    /// different kinds of memory, one kind stands in for the host's; that one places at once what
+    /// it holds, and the other placement is returned.
     #[cold]
     pub fn later_of(&self, one: Option<(u8, Token)>, next: (u8, Token)) -> (u8, Token) {
         let Some(one) = one.filter(|one| one.0 != next.0) else { return next };

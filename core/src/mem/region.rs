@@ -216,7 +216,7 @@ pub struct Regions {
 const PAGE: u64 = 4096;
 
 /// The provider of a region, as the program named it.
-fn shown(s: &Slot) -> u32 {
+fn named_provider(s: &Slot) -> u32 {
     if u32::from(s.provider) == STAND_IN {
         0
     } else {
@@ -225,8 +225,8 @@ fn shown(s: &Slot) -> u32 {
 }
 
 /// Bytes that a region locks: of the program's own memory, unless it is on demand.
-fn locks(s: &Slot) -> u64 {
-    if s.kind != SlotKind::Mr || shown(s) != 0 || s.access & access::ON_DEMAND != 0 {
+fn locked_bytes(s: &Slot) -> u64 {
+    if s.kind != SlotKind::Mr || named_provider(s) != 0 || s.access & access::ON_DEMAND != 0 {
         return 0;
     }
     (s.addr % PAGE).saturating_add(s.length).div_ceil(PAGE).saturating_mul(PAGE)
@@ -279,7 +279,7 @@ impl Regions {
     }
 
     /// Checks a registration. Returns its slot, without a key.
-    fn checked(reg: &MrReg, pd: u32) -> Result<Slot> {
+    fn checked_slot(reg: &MrReg, pd: u32) -> Result<Slot> {
         let zero_based = reg.access & access::ZERO_BASED != 0;
         let iova = if zero_based { 0 } else { reg.iova };
         let named = Flags(reg.access, access::name);
@@ -332,7 +332,7 @@ impl Regions {
     /// [`Error::Limit`].
     fn locked_with(&self, fresh: &Slot, before: u64) -> Result<u64> {
         let Some(most) = self.memlock else { return Ok(0) };
-        let locked = self.locked.saturating_sub(before).saturating_add(locks(fresh));
+        let locked = self.locked.saturating_sub(before).saturating_add(locked_bytes(fresh));
         if locked > most {
             let length = fresh.length;
             return Err(refuse!(
@@ -353,7 +353,7 @@ impl Regions {
     /// LOCAL_WRITE, [`ACCESS_PERSISTENT`], no such provider number. [`Error::NoMemory`]: no free
     /// slot; [`Regions::grow`] may help. [`Error::Limit`].
     pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
-        let fresh = Self::checked(reg, pd)?;
+        let fresh = Self::checked_slot(reg, pd)?;
         let locked = self.locked_with(&fresh, 0)?;
         let index = self.take()?;
         self.locked = locked;
@@ -371,7 +371,7 @@ impl Regions {
     /// # Errors
     /// As [`Regions::reg`]; [`Error::Busy`]: its index is in use here.
     pub fn adopt_mr(&mut self, mr: Handle, key: u32, reg: &MrReg, pd: u32) -> Result<()> {
-        let fresh = Self::checked(reg, pd)?;
+        let fresh = Self::checked_slot(reg, pd)?;
         self.adopt(mr, key, fresh)?;
         self.mr_live += 1;
         Ok(())
@@ -442,8 +442,8 @@ impl Regions {
     /// As [`Regions::reg`]; [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
     pub fn rereg(&mut self, mr: Handle, reg: &MrReg, pd: u32) -> Result<MrAttr> {
         let index = self.unbound(mr)?;
-        let fresh = Self::checked(reg, pd)?;
-        self.locked = self.locked_with(&fresh, locks(&self.slots[index]))?;
+        let fresh = Self::checked_slot(reg, pd)?;
+        self.locked = self.locked_with(&fresh, locked_bytes(&self.slots[index]))?;
         let slot = &mut self.slots[index];
         let was = slot.pd;
         *slot = slot.with_content(fresh);
@@ -464,7 +464,7 @@ impl Regions {
             lkey: s.key,
             rkey: s.key,
             access: s.access,
-            provider: shown(s),
+            provider: named_provider(s),
         })
     }
 
@@ -475,7 +475,7 @@ impl Regions {
     pub fn dereg(&mut self, mr: Handle) -> Result<()> {
         let index = self.unbound(mr)?;
         // 0 without a limit.
-        self.locked = self.locked.saturating_sub(locks(&self.slots[index]));
+        self.locked = self.locked.saturating_sub(locked_bytes(&self.slots[index]));
         self.give_back(index);
         self.mr_live -= 1;
         Ok(())
@@ -684,7 +684,7 @@ impl Regions {
     ) -> Result<Target, KeyError> {
         let s = self.slots.get((lkey >> RANDOM_BITS) as usize).ok_or(KeyError::Unknown)?;
         if s.key != lkey || s.kind != SlotKind::Mr {
-            return Err(stranger(s, lkey));
+            return Err(why_unknown(s, lkey));
         }
         if s.pd != pd {
             return Err(KeyError::ForeignPd);
@@ -696,8 +696,8 @@ impl Regions {
         Ok(s.target(offset, len))
     }
 
-    /// The address that a local key names, if it is host memory that may be written:
-    /// [`Regions::local`] without the reason of a refusal.
+    /// As [`Regions::local`] of host memory that may be written: its address, and no reason of a
+    /// refusal.
     ///
     /// # Cost
     /// One cache line.
@@ -738,7 +738,7 @@ impl Regions {
         Ok(s.target(offset, len))
     }
 
-    /// [`Regions::remote`] of a request that is about all of the region or window, without a range.
+    /// As [`Regions::remote`], for a request without a range.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -751,7 +751,7 @@ impl Regions {
     fn keyed(&self, rkey: u32, pd: u32, qp: u32, need: u32) -> Result<&Slot, KeyError> {
         let s = self.slots.get((rkey >> RANDOM_BITS) as usize).ok_or(KeyError::Unknown)?;
         if s.key != rkey || s.kind == SlotKind::Free {
-            return Err(stranger(s, rkey));
+            return Err(why_unknown(s, rkey));
         }
         if s.pd != pd {
             return Err(KeyError::ForeignPd);
@@ -835,11 +835,11 @@ fn window_kind(mw_type: u32) -> Result<SlotKind> {
     }
 }
 
-/// Why a key finds no live object of the right kind in its slot: it is expired, or was never given.
+/// Why a key's slot has no live object of that key: the key is expired, or was never given.
 #[cold]
-fn stranger(s: &Slot, key: u32) -> KeyError {
-    // The last key of a free slot, or another key of a slot that has had several, which are not
-    // recorded.
+fn why_unknown(s: &Slot, key: u32) -> KeyError {
+    // A slot records its last key alone. Another one of a slot that has had several counts as
+    // expired.
     if s.aged && (s.key != key || s.kind == SlotKind::Free) {
         KeyError::Expired
     } else {

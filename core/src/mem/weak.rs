@@ -1,9 +1,9 @@
 //! Host memory that places bytes in any order. RDMA allows this; most NICs rarely do it.
 //!
 //! The last bytes of a packet are mostly placed first, others up to a millisecond later, and the
-//! bytes that a READ asks for may be taken as late. Where a piece of a receive buffer, or of what a
-//! READ or an atomic brings, waits, there is poison by the seed in the meantime: nobody may look
-//! there before the completion. What the standard promises stays:
+//! bytes that a READ asks for may be taken as late. While a piece of a receive buffer, or of what a
+//! READ or an atomic brings, waits, its place holds poison that follows from the seed, because
+//! nobody may look there before the completion. What the standard promises stays:
 //! - a message ends (its completion, its ACK, an answer behind it) when all its bytes are placed;
 //! - the next message of its queue pair is placed behind it, unless the region of that message has
 //!   RELAXED_ORDERING;
@@ -20,15 +20,15 @@ use crate::random::Random;
 use crate::wire::{Opcode, PacketKind};
 use heapless::{Deque, Vec};
 
-/// So many pieces wait at most.
+/// Most pieces that wait.
 const HELD_MAX: usize = 128;
 /// Bytes of the longest piece.
 const PIECE_BYTES: usize = 512;
-/// The unit of pieces: a word, by its address.
+/// Pieces are divided at multiples of this, so that words stay whole.
 const WORD: u64 = 8;
-/// So many READs wait at most.
+/// Most READs that wait.
 const READS_MAX: usize = 64;
-/// The purpose of random numbers.
+/// Separates these random numbers from those of other parts with the same seed.
 const PURPOSE: u64 = 0x7765_616b;
 /// A token is QP number << 40 | placement number.
 const NUMBER_BITS: u32 = 40;
@@ -55,9 +55,9 @@ struct Packet {
     qp: u32,
     /// It begins a message, and none of its bytes is placed.
     begins: bool,
-    /// What its bytes replace may be poisoned.
+    /// Its bytes may be poisoned while they wait.
     poisons: bool,
-    /// Its order follows from this number.
+    /// The number from which the order of its bytes follows; `None`: they are placed in order.
     draw: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ pub struct Weak {
     held: Vec<Held, HELD_MAX>,
     /// READs: [`TransferId::id`], and the time from which their bytes may be taken.
     reads: Deque<(u64, u64), READS_MAX>,
-    /// The first placement of each queue pair that lost bytes, as its memory had vanished.
+    /// By queue pair: the first placement that lost bytes, because its memory had vanished.
     lost: Vec<Token, HELD_MAX>,
     /// The number of the last placement.
     number: u64,
@@ -92,7 +92,7 @@ fn is_before(placed: Token, other: Token) -> bool {
     placed.0 >> NUMBER_BITS == other.0 >> NUMBER_BITS && placed.0 <= other.0
 }
 
-/// Notes a lost placement, in place of the oldest one if there is no room.
+/// Notes a placement that lost bytes; without room, in place of the oldest one.
 fn note_lost(lost: &mut Vec<Token, HELD_MAX>, token: Token) {
     if lost.iter().any(|earlier| is_before(*earlier, token)) {
         return;
@@ -103,8 +103,7 @@ fn note_lost(lost: &mut Vec<Token, HELD_MAX>, token: Token) {
     let _ = lost.push(token);
 }
 
-/// How long something waits, by a number that was drawn: mostly a few microseconds, at most about a
-/// millisecond.
+/// A delay by a random number: mostly a few microseconds, at most about a millisecond.
 pub fn delay_ns(draw: u64) -> u64 {
     1000 << (draw % DOUBLINGS)
 }
@@ -148,8 +147,7 @@ impl Weak {
         let _ = self.reads.push_back((id, due));
     }
 
-    /// Places bytes, or keeps some of them for later. `is_relaxed`: the region has
-    /// RELAXED_ORDERING.
+    /// Places bytes, now or later. `is_relaxed`: the region has RELAXED_ORDERING.
     pub fn place(&mut self, now: u64, is_relaxed: bool, addr: u64, src: &[u8]) -> Access {
         self.land_due(now);
         self.number += 1;
@@ -241,8 +239,8 @@ impl Weak {
         }
     }
 
-    /// Copies from memory; the bytes of a READ that waits not yet. A request of the program's own
-    /// gets all that was placed: it may be fenced.
+    /// Copies from memory, unless the READ that asks for the bytes waits. A request of the
+    /// program's own gets all that was placed before, because it may be fenced.
     pub fn fetch(&mut self, now: u64, addr: u64, dst: &mut [u8], of: TransferId) -> Access {
         self.land_due(now);
         if !of.is_answer() {

@@ -93,7 +93,7 @@ impl PeerAddr {
 /// Header fields of the packets to one destination, which differ from those of the port's address.
 /// The ICRC covers them.
 #[derive(Clone, Copy)]
-pub struct OwnFlow {
+pub struct ConnectedFlow {
     /// The destination.
     pub dst: PeerAddr,
     /// Addresses and UDP ports.
@@ -102,7 +102,7 @@ pub struct OwnFlow {
     pub ident: u16,
 }
 
-impl OwnFlow {
+impl ConnectedFlow {
     /// Whether this is the flow to an address, with its traffic class.
     #[inline]
     pub fn leads_to(&self, to: &PeerAddr) -> bool {

@@ -29,6 +29,9 @@ const GROUP: u32 = 16;
 const DIVIDED_MAX: u64 = 64 << 10;
 /// Time until the other engines of a device are asked again for a change of their tables.
 const OTHERS_WAIT_NS: u64 = 10_000;
+/// Time until a request that found no staging room is tried again. Room is free when a copy ends,
+/// which no event announces, and a copy takes some 10 us.
+const STAGING_RETRY_NS: u64 = 10_000;
 
 impl Transport {
     /// Whether requests that were just posted may wait for the next post or poll, so that several
@@ -238,8 +241,9 @@ impl Conn<'_> {
                 self.qp.conn.req.set_send_block(SendBlock::Memory(provider as u8, token));
                 self.common.mem_wait.set(self.qi);
             }
-            // Without staging room the request is tried again soon.
-            CopyError::Busy => self.qp.conn.req.set_send_block(SendBlock::Until(now + 10_000)),
+            CopyError::Busy => {
+                self.qp.conn.req.set_send_block(SendBlock::Until(now + STAGING_RETRY_NS))
+            }
             CopyError::Refused(code, lkey, addr) => {
                 self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
             }

@@ -2,7 +2,7 @@
 
 use core::convert::Infallible;
 
-use crate::roce::peer::{OwnFlow, Path, Peer};
+use crate::roce::peer::{ConnectedFlow, Path, Peer};
 use crate::roce::peer_memory::{PeerMemory, COPY_BUDGET};
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::NONE;
@@ -79,9 +79,9 @@ pub struct TxBuf<'b> {
     peer: u32,
     flow: Flow,
     /// The flow of the port's connected socket, if it has one.
-    own: Option<&'b OwnFlow>,
+    connected: Option<&'b ConnectedFlow>,
     /// The burst's ICRCs are those of that flow.
-    is_own: bool,
+    for_connected: bool,
 }
 
 impl<'b> TxBuf<'b> {
@@ -104,15 +104,15 @@ impl<'b> TxBuf<'b> {
             closed: false,
             peer: NONE,
             flow,
-            own: None,
-            is_own: false,
+            connected: None,
+            for_connected: false,
         }
     }
 
-    /// The same burst, with the ICRCs of the flow `own` if that leads to the peer of the connected
-    /// QP that the burst is for.
-    pub fn with_own(self, own: Option<&'b OwnFlow>) -> Self {
-        TxBuf { own, ..self }
+    /// The same burst, with the ICRCs of the flow `connected` if that leads to the peer of the
+    /// connected QP that the burst is for.
+    pub fn with_connected(self, connected: Option<&'b ConnectedFlow>) -> Self {
+        TxBuf { connected, ..self }
     }
 
     /// The same burst for a port whose packets travel one by one: each has the identification 0.
@@ -176,7 +176,7 @@ impl<'b> TxBuf<'b> {
         if self.peer == NONE {
             self.set_aim(peer, flow, max_seg);
         }
-        self.peer == peer && !self.is_own
+        self.peer == peer && !self.for_connected
     }
 
     #[inline]
@@ -191,18 +191,18 @@ impl<'b> TxBuf<'b> {
     #[inline]
     pub fn aim_connected(&mut self, index: u32, peer: &Peer) -> bool {
         if self.peer == NONE {
-            let own = self.own.filter(|own| own.leads_to(&peer.addr));
-            if let Some(own) = own {
-                (self.ident, self.is_own) = (own.ident, true);
+            let connected = self.connected.filter(|c| c.leads_to(&peer.addr));
+            if let Some(connected) = connected {
+                (self.ident, self.for_connected) = (connected.ident, true);
             }
-            self.set_aim(index, own.map_or(&peer.flow, |own| &own.flow), peer.max_seg);
+            self.set_aim(index, connected.map_or(&peer.flow, |c| &c.flow), peer.max_seg);
         }
         self.peer == index
     }
 
-    /// Whether the burst's ICRCs are those of the flow of [`TxBuf::with_own`].
-    pub fn is_own(&self) -> bool {
-        self.is_own
+    /// Whether the burst's ICRCs are those of the flow of [`TxBuf::with_connected`].
+    pub fn is_for_connected(&self) -> bool {
+        self.for_connected
     }
 
     /// IPv4 identification of the packet at an index.

@@ -1,5 +1,5 @@
 //! The protocol of a router and its adapter: one JSON object a line, over the router's socket
-//! `feed` (docs/ROUTER.md, "Many hosts on etcd").
+//! `feed` (docs/using/ROUTER-HOSTS.md, "A map that an adapter brings").
 //!
 //! The router sends [`Wish`]es: its own tenants, which other hosts may know. The adapter sends
 //! [`Event`]s: the tenants of other hosts, and the results of the claims. A line has at most

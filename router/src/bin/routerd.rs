@@ -30,7 +30,7 @@ in FILE (TOML).
 RATE_LIMIT_<id> in the environment (FreeFlow's) is what the tenant with that ffr_id may send, in
 bits a second, where FILE names no tx_rate. SIGHUP reads FILE anew. SIGTERM lets sessions go on for
 a minute and begins nothing new; SIGINT, or a second SIGTERM, ends the router at once, and sessions
-wait for the next one. docs/ROUTER.md tells all of it.
+wait for the next one. docs/using/ROUTER-OPERATE.md tells all of it.
 ";
 
 enum Request {

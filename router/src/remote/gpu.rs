@@ -12,7 +12,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_cuda::device::{Bdf, Device};
 use gdrcore_cuda::memory::{self, Shared};
-use gdrcore_cuda::route::{self, Record};
+use gdrcore_cuda::route::{self, RouteChoice};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_cuda::Failure;
@@ -116,7 +116,7 @@ impl Gpus {
         nic: &VerbsDevice,
         reg: &MrReg,
         span: &Span,
-    ) -> Result<((Handle, MrAttr), Record)> {
+    ) -> Result<((Handle, MrAttr), RouteChoice)> {
         let by_dma_buf =
             |fd, offset| nic.mr_reg_dmabuf(&MrReg { addr: offset, provider: PROVIDER, ..*reg }, fd);
         route::register(span, None, || self.has_peermem, by_dma_buf, || nic.mr_reg(reg))

@@ -6,7 +6,7 @@ use gdrcore_core::device::{Device, Leaks, MrAttr, MrReg};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::reason;
 use gdrcore_core::verbs::types::{access, Handle};
-use gdrcore_cuda::route::Record;
+use gdrcore_cuda::route::RouteChoice;
 use gdrcore_cuda::span::Span;
 use gdrcore_net::map::Map;
 use gdrcore_net::remote::call::GpuRoute;
@@ -204,9 +204,9 @@ impl SharedDevice {
     ) -> Result<((Handle, MrAttr), GpuRoute)> {
         let (made, record) = match (self.nic(), self.gpus()) {
             (Some(nic), Some(gpus)) => gpus.register_on(nic, reg, span)?,
-            _ => (self.make(|d| d.mr_reg(reg))?, Record::staged()),
+            _ => (self.make(|d| d.mr_reg(reg))?, RouteChoice::staged()),
         };
-        let Record { route, no_dma_buf, no_peermem, code } = record;
+        let RouteChoice { route, no_dma_buf, no_peermem, code } = record;
         let [no_dma_buf, no_peermem] = [no_dma_buf, no_peermem].map(|why| why as u32);
         Ok((made, GpuRoute { route: route as u32, no_dma_buf, no_peermem, code }))
     }

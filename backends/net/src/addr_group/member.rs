@@ -3,7 +3,7 @@
 
 use super::forward_queue::ForwardQueue;
 use super::group_msg::{self, Delivery, GroupMsg, GroupSocket, Packets};
-use super::numbers::CHECK;
+use super::numbers::BLOCK_QPN_BASE;
 use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
@@ -22,12 +22,12 @@ use std::os::fd::RawFd;
 mod claim;
 mod liveness;
 mod messages;
-mod own_index;
 mod peers;
 mod services;
+mod steering_state;
 
 pub use claim::{Claim, ClaimBounds, WantedBlocks};
-pub(crate) use own_index::request_renewal;
+pub(crate) use steering_state::request_renewal;
 
 /// Former services of other members that a member remembers.
 const FORMER: usize = 8;
@@ -51,7 +51,7 @@ const DELIVER_NS: u64 = 50_000;
 /// Services that a device can offer.
 pub const SERVICES: usize = 256;
 
-/// The member's current measurement.
+/// What the member is finding out about its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing.
@@ -60,11 +60,23 @@ enum Phase {
     Asking,
     /// The own index: packets were sent to the indexes below `range`.
     Probing { range: u16, lowest: Option<u16>, received: u16 },
-    /// Whether packets for the own blocks arrive here. `hashed`: a packet that addresses no socket
-    /// arrived too, so the packet for the index may have arrived by chance. `foreign`: whether a
-    /// packet for another member's block arrived too, so the packet for the own block may have come
-    /// by a program that knows neither; `None`: the table has no other member.
-    Checking { hashed: bool, index: bool, block: bool, foreign: Option<bool> },
+    /// Whether packets for the own blocks arrive here.
+    Checking(Arrived),
+}
+
+/// Which packets of a check have arrived here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Arrived {
+    /// The one to the own index.
+    index: bool,
+    /// The one to an index that no socket has. The kernel gives it to any member, by its hash: so
+    /// it may have done with the one to the own index.
+    no_index: bool,
+    /// The one to the own block.
+    block: bool,
+    /// The one to a block of another member: a program steered it that does not know that member,
+    /// and may not know this one either. `None`: the table has no other member, none was sent.
+    foreign_block: Option<bool>,
 }
 
 /// Counters since the device was opened.
@@ -101,6 +113,13 @@ pub enum Owner {
     SelfTest,
     /// The owner of a block.
     Block(u16),
+}
+
+/// The member that this one watches.
+struct WatchedMember {
+    block: u16,
+    /// A connection that ends with the process.
+    life: Foreign,
 }
 
 /// The process of a peer, on this host.
@@ -153,9 +172,9 @@ pub struct Member {
     /// Connections of members that watch this one: mostly one, more while the members' tables
     /// differ.
     watchers: heapless::Vec<Foreign, WATCHERS>,
-    /// The block whose owner this member watches, and the connection that ends with it. Each member
-    /// watches the next lower known block; the member of the lowest block watches the highest.
-    watched: Option<(u16, Foreign)>,
+    /// The member that this one watches: the next lower known block; from the lowest block, the
+    /// highest.
+    watched_member: Option<WatchedMember>,
     /// Processes of peers that have connections with this one.
     /// [`PEERS`] at most. Allocated at the open, apart from the member, which is moved on small
     /// stacks.
@@ -164,8 +183,9 @@ pub struct Member {
     void_receipts: HistoryBuf<(Endpoint, u32, Psn), VOID_RECEIPTS>,
     /// One of `peers` has ended.
     has_gone: bool,
-    /// A socket of the device that wakes with the member's own, and whether it was readable.
-    beside: (RawFd, bool),
+    /// The socket that reports changes of the interface, and whether it was readable.
+    interface_socket: RawFd,
+    interface_changed: bool,
     /// Blocks known to have an owner: the receivers of table updates.
     known: [u64; ENTRIES.div_ceil(64)],
     table: Table,
@@ -209,20 +229,20 @@ impl Member {
         self.set.raw()
     }
 
-    /// Watches a socket of the device together with the member's own sockets, which costs no system
-    /// call.
+    /// Polls the socket that reports changes of the interface together with the member's own, so
+    /// that it costs no system call of its own.
     ///
     /// # Errors
     /// As `epoll_ctl`.
-    pub fn watch_beside(&mut self, fd: RawFd) -> Result<()> {
-        self.beside = (fd, false);
+    pub fn poll_interface(&mut self, fd: RawFd) -> Result<()> {
+        self.interface_socket = fd;
         watch(self.set.raw(), fd)
     }
 
-    /// Whether the socket of [`Member::watch_beside`] was readable since the last call.
+    /// Whether the socket of [`Member::poll_interface`] was readable since the last call.
     #[inline]
-    pub fn take_beside(&mut self) -> bool {
-        core::mem::take(&mut self.beside.1)
+    pub fn take_interface_change(&mut self) -> bool {
+        core::mem::take(&mut self.interface_changed)
     }
 
     /// The first of the own blocks, and their number.
@@ -299,7 +319,7 @@ impl Member {
         let qpn = u32::from_be_bytes([0, a, b, c]);
         if qpn.wrapping_sub(self.qpn_base) < self.qpn_count {
             Owner::Local
-        } else if qpn >= CHECK {
+        } else if qpn >= BLOCK_QPN_BASE {
             Owner::SelfTest
         } else if qpn < 16 {
             // The standard's own QPNs, QP1 among them, belong to all members.

@@ -9,11 +9,11 @@
 //! QP1 belongs to all members. Its messages (MADs of communication management) name their receiver,
 //! by the block in a communication id or by the service, at fixed places.
 //!
-//! Two ranges of QPNs are the group's own. QPNs from [`PROBE`] on name an index, so that a member
-//! learns its own index from packets to itself. Those from [`CHECK`] on name a block, so that its
-//! owner can check that packets reach it.
+//! Two ranges of QPNs are the group's own. QPNs from [`INDEX_QPN_BASE`] on stand for an index, so
+//! that a member learns its own index from packets to itself. Those from [`BLOCK_QPN_BASE`] on
+//! stand for a block, so that its owner can check that packets reach it.
 
-use super::numbers::{CHECK, PROBE};
+use super::numbers::{BLOCK_QPN_BASE, INDEX_QPN_BASE};
 use super::table::Table;
 use crate::sys::set_filter;
 use gdrcore_core::arena::{RawSlice, Walk};
@@ -81,10 +81,10 @@ impl<'a> Program<'a> {
         let mut p = Program { code, len: 0 };
         p.push(insn(LOAD_WORD, 0, 0, 4));
         p.push(insn(AND, 0, 0, 0xff_ffff));
-        p.push(insn(JUMP_IF_NOT_LESS, 0, 2, PROBE));
+        p.push(insn(JUMP_IF_NOT_LESS, 0, 2, INDEX_QPN_BASE));
         p.push(insn(AND, 0, 0, 0xffff));
         p.push(insn(RETURN_A, 0, 0, 0));
-        p.push(insn(JUMP_IF_NOT_LESS, 0, 2, CHECK));
+        p.push(insn(JUMP_IF_NOT_LESS, 0, 2, BLOCK_QPN_BASE));
         p.push(insn(AND, 0, 0, 0xffff));
         let checks = p.push_jump();
         p.push(insn(JUMP_IF_EQUAL, 2, 0, GSI_QPN));
@@ -244,13 +244,13 @@ mod tests {
                 let qpn = u32::from(block) * QPN_UNIT;
                 assert_eq!(run(&p, &to(qpn)), u32::from(index), "{n}");
                 assert_eq!(run(&p, &to(qpn + QPN_UNIT - 1)), u32::from(index));
-                assert_eq!(run(&p, &to(CHECK | u32::from(block))), u32::from(index));
+                assert_eq!(run(&p, &to(BLOCK_QPN_BASE | u32::from(block))), u32::from(index));
             }
-            assert_eq!(run(&p, &to(PROBE | 77)), 77);
+            assert_eq!(run(&p, &to(INDEX_QPN_BASE | 77)), 77);
         }
         let mut code = room();
         let p = Program::new(&mut code, &Table::EMPTY);
-        assert_eq!((run(&p, &to(5)), run(&p, &to(PROBE | 3))), (u32::MAX, 3));
+        assert_eq!((run(&p, &to(5)), run(&p, &to(INDEX_QPN_BASE | 3))), (u32::MAX, 3));
     }
 
     #[test]

@@ -4,18 +4,18 @@ use gdrcore_core::inject::Direction;
 use gdrcore_core::roce::peer::PeerAddr;
 
 /// Most packets that wait in each direction.
-const PACKETS: usize = 1024;
-/// Longest of them: a path MTU with all headers.
-pub const ROOM: usize = 4096 + 256;
-/// Places that are kept for packets that the port had no room for.
-const RESERVE: usize = 128;
+const MAX_PACKETS: usize = 1024;
+/// Most bytes of one: a path MTU with all headers.
+pub const MAX_LEN: usize = 4096 + 256;
+/// Places kept for packets that leave and find no room in the port.
+const REFUSED_RESERVE: usize = 128;
 
 /// A packet that waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<'a> {
-    /// When it is due, if no others are to overtake it.
+    /// When it is due; if others are to overtake it: not before the last of them.
     pub due: u64,
-    /// The latest time at which it is due, if they do not come.
+    /// When it is due if they do not come.
     pub latest: u64,
     /// Where it goes.
     pub direction: Direction,
@@ -23,8 +23,8 @@ pub struct Waiting<'a> {
     pub other: PeerAddr,
     /// Its queue pair.
     pub flow: u32,
-    /// So many packets of its queue pair are still to overtake it.
-    pub left: u32,
+    /// How many packets of its queue pair are still to overtake it.
+    pub overtakers_left: u32,
     /// BTH to ICRC.
     pub bytes: &'a [u8],
 }
@@ -32,14 +32,14 @@ pub struct Waiting<'a> {
 #[derive(Clone, Copy)]
 struct HeldPacket {
     due: u64,
-    /// When it is due once it was overtaken.
-    after: u64,
+    /// With overtakers to come: the time before which it is not due, even when they have come.
+    due_once_overtaken: u64,
     /// In the order in which they came.
     order: u64,
     direction: Direction,
     other: PeerAddr,
     flow: u32,
-    left: u32,
+    overtakers_left: u32,
     /// Bytes; 0: the place is free.
     len: usize,
 }
@@ -56,7 +56,7 @@ pub struct Held {
 impl HeldPacket {
     const FREE: HeldPacket = HeldPacket {
         due: 0,
-        after: 0,
+        due_once_overtaken: 0,
         order: 0,
         direction: Direction::Out,
         other: PeerAddr {
@@ -68,7 +68,7 @@ impl HeldPacket {
             flow_label: 0,
         },
         flow: 0,
-        left: 0,
+        overtakers_left: 0,
         len: 0,
     };
 }
@@ -76,8 +76,8 @@ impl HeldPacket {
 impl Held {
     pub fn new() -> Held {
         Held {
-            entries: vec![HeldPacket::FREE; 2 * PACKETS].into(),
-            bytes: vec![0; 2 * PACKETS * ROOM].into(),
+            entries: vec![HeldPacket::FREE; 2 * MAX_PACKETS].into(),
+            bytes: vec![0; 2 * MAX_PACKETS * MAX_LEN].into(),
             count: [0; 2],
             order: 0,
         }
@@ -88,23 +88,33 @@ impl Held {
         self.entries.iter_mut().filter(move |e| any && e.len > 0)
     }
 
-    /// Whether only the [`RESERVE`] of packets that leave is left.
-    pub fn is_full(&self) -> bool {
-        self.count[Direction::Out as usize] + RESERVE >= PACKETS
+    /// Whether no further packet may leave: what is left is the [`REFUSED_RESERVE`].
+    pub fn is_full_outbound(&self) -> bool {
+        self.count[Direction::Out as usize] + REFUSED_RESERVE >= MAX_PACKETS
     }
 
     /// Keeps a packet. False: it is too long or empty, or finds no room, and is lost.
     pub fn keep(&mut self, w: &Waiting<'_>) -> bool {
         let (len, count) = (w.bytes.len(), &mut self.count[w.direction as usize]);
-        if !(1..=ROOM).contains(&len) || *count >= PACKETS {
+        if !(1..=MAX_LEN).contains(&len) || *count >= MAX_PACKETS {
             return false;
         }
         let Some(at) = self.entries.iter().position(|e| e.len == 0) else { return false };
-        let Waiting { due, latest, direction, other, flow, left, .. } = *w;
-        let (due, after) = if left > 0 { (latest, due) } else { (due, due) };
+        let Waiting { due, latest, direction, other, flow, overtakers_left, .. } = *w;
+        let (due, due_once_overtaken) =
+            if overtakers_left > 0 { (latest, due) } else { (due, due) };
         let order = self.order;
-        self.entries[at] = HeldPacket { due, after, order, direction, other, flow, left, len };
-        self.bytes[at * ROOM..][..len].copy_from_slice(w.bytes);
+        self.entries[at] = HeldPacket {
+            due,
+            due_once_overtaken,
+            order,
+            direction,
+            other,
+            flow,
+            overtakers_left,
+            len,
+        };
+        self.bytes[at * MAX_LEN..][..len].copy_from_slice(w.bytes);
         self.order += 1;
         *count += 1;
         true
@@ -112,19 +122,23 @@ impl Held {
 
     /// The latest due time of a queue pair's packets that later ones must not overtake.
     pub fn last_due(&mut self, direction: Direction, flow: u32) -> Option<u64> {
-        let of_flow =
-            |e: &&mut HeldPacket| e.direction == direction && e.flow == flow && e.left == 0;
+        let of_flow = |e: &&mut HeldPacket| {
+            e.direction == direction && e.flow == flow && e.overtakers_left == 0
+        };
         self.used().filter(of_flow).map(|e| e.due).max()
     }
 
-    /// Counts a packet that is due at `due` past each held packet of its queue pair. A packet that
-    /// was passed often enough is due right behind it.
-    pub fn overtake(&mut self, direction: Direction, flow: u32, due: u64) {
+    /// Counts a packet that is due at `due` as one that overtakes the held packets of its queue
+    /// pair. A held packet with its last overtaker is due right behind that.
+    pub fn count_overtaker(&mut self, direction: Direction, flow: u32, due: u64) {
         let mut order = self.order;
-        for e in self.used().filter(|e| e.direction == direction && e.flow == flow && e.left > 0) {
-            e.left -= 1;
-            if e.left == 0 {
-                (e.due, e.order) = (e.after.max(due), order);
+        for e in self
+            .used()
+            .filter(|e| e.direction == direction && e.flow == flow && e.overtakers_left > 0)
+        {
+            e.overtakers_left -= 1;
+            if e.overtakers_left == 0 {
+                (e.due, e.order) = (e.due_once_overtaken.max(due), order);
                 order += 1;
             }
         }
@@ -158,8 +172,8 @@ impl Held {
         let (at, _) = all.min_by_key(|(_, e)| (e.due, e.order))?;
         let e = core::mem::replace(&mut self.entries[at], HeldPacket::FREE);
         self.count[e.direction as usize] -= 1;
-        let HeldPacket { due, direction, other, flow, left, len, .. } = e;
-        let bytes = &self.bytes[at * ROOM..][..len];
-        Some(Waiting { due, latest: due, direction, other, flow, left, bytes })
+        let HeldPacket { due, direction, other, flow, overtakers_left, len, .. } = e;
+        let bytes = &self.bytes[at * MAX_LEN..][..len];
+        Some(Waiting { due, latest: due, direction, other, flow, overtakers_left, bytes })
     }
 }

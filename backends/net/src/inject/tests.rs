@@ -6,7 +6,7 @@ use gdrcore_core::wire::ip::gid_of_v4;
 fn waiting(due: u64, flow: u32, bytes: &[u8]) -> Waiting<'_> {
     let direction = Direction::Out;
     let other = PeerAddr::default();
-    Waiting { due, latest: due, direction, other, flow, left: 0, bytes }
+    Waiting { due, latest: due, direction, other, flow, overtakers_left: 0, bytes }
 }
 
 fn next(held: &mut Held, now: u64) -> Option<(u32, Vec<u8>)> {
@@ -44,43 +44,43 @@ fn packets_wait_for_their_time_and_keep_their_order() {
 #[test]
 fn packets_are_overtaken_by_those_of_their_queue_pair() {
     let mut held = Held::new();
-    held.keep(&Waiting { left: 2, due: 0, ..waiting(99, 1, b"slow") });
+    held.keep(&Waiting { overtakers_left: 2, due: 0, ..waiting(99, 1, b"slow") });
     assert_eq!(held.last_due(Direction::Out, 1), None, "others may pass it");
     for (direction, flow) in [(Direction::Out, 2), (Direction::In, 1), (Direction::Out, 1)] {
-        held.overtake(direction, flow, 0);
+        held.count_overtaker(direction, flow, 0);
         assert_eq!(next(&mut held, 98), None);
     }
-    held.overtake(Direction::Out, 1, 0);
+    held.count_overtaker(Direction::Out, 1, 0);
     assert_eq!(next(&mut held, 98), Some((1, b"slow".to_vec())));
-    held.keep(&Waiting { left: 2, ..waiting(99, 1, b"last") });
+    held.keep(&Waiting { overtakers_left: 2, ..waiting(99, 1, b"last") });
     assert_eq!(next(&mut held, 99), Some((1, b"last".to_vec())), "no other comes");
     // One that is late, too, waits for both.
-    held.keep(&Waiting { left: 1, latest: 200, ..waiting(150, 1, b"late") });
+    held.keep(&Waiting { overtakers_left: 1, latest: 200, ..waiting(150, 1, b"late") });
     assert_eq!(next(&mut held, 199), None);
-    held.overtake(Direction::Out, 1, 0);
+    held.count_overtaker(Direction::Out, 1, 0);
     assert_eq!((next(&mut held, 149), next(&mut held, 150)), (None, Some((1, b"late".to_vec()))));
 }
 
 #[test]
 fn no_room_is_a_loss() {
     let mut held = Held::new();
-    held.keep(&waiting(0, 1, &[0; held::ROOM + 1]));
+    held.keep(&waiting(0, 1, &[0; held::MAX_LEN + 1]));
     assert_eq!(held.due(), None);
     let mut kept = 0;
     let into = Waiting { direction: Direction::In, ..waiting(0, 1, &[7; 100]) };
     while held.keep(&into) {}
-    assert!(!held.is_full(), "what arrives takes no room of what leaves");
+    assert!(!held.is_full_outbound(), "what arrives takes no room of what leaves");
     for k in 0..5000 {
         held.keep(&waiting(k, 1, &[7; 100]));
-        kept += u32::from(!held.is_full());
+        kept += u32::from(!held.is_full_outbound());
     }
-    assert!(held.is_full() && kept > 500);
+    assert!(held.is_full_outbound() && kept > 500);
     let mut out = 0;
     while let Some((_, bytes)) = next(&mut held, u64::MAX) {
         assert_eq!(bytes, [7; 100]);
         out += 1;
     }
-    assert!(out > kept && !held.is_full() && held.due().is_none());
+    assert!(out > kept && !held.is_full_outbound() && held.due().is_none());
 }
 
 #[test]

@@ -14,11 +14,11 @@
 //! every kernel.
 //!
 //! Another user may have made a directory of the expected name before, so there are [`NAMES`]
-//! names. All processes of a user take the first whose owner is that user. Names are looked up and
-//! never searched for: any user may fill these places with directories.
+//! names. All processes of a user take the first whose owner is that user. Each name is looked up;
+//! a place is never listed, because any user may fill it with directories.
 //!
-//! If another user has taken all names in both places, there is the user's directory below
-//! `/run/user`, if a login manager has made it: only that user may write it.
+//! If other users have taken all names in the first two places, the third is `/run/user/<uid>`,
+//! which a login manager makes, and which its user alone may write.
 
 use super::{has_unique_uid, own_uid};
 use crate::sys::{check, errno, get_option, last_error, stat, stat_at, Fd};
@@ -30,9 +30,9 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Places of the directory, in this order; the last is followed by the user's number. Containers
-/// that share the network of their host or pod share the first place as well if they share its IPC
-/// namespace.
+/// Where the directory may be, in the order of preference; the user's number follows the last.
+/// Containers that share the network of their host or pod share `/dev/shm` too if they share its
+/// IPC namespace.
 const BASES: [&CStr; 3] = [c"/dev/shm", c"/tmp", c"/run/user/"];
 /// Names that the directory may have in each place.
 const NAMES: usize = 32;
@@ -42,7 +42,7 @@ pub(super) const SOCKET_DIR_MAX: usize = 64;
 const NAME_MAX: usize = 24;
 /// getsockopt(2), asm-generic/socket.h, since Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
-/// Attempts while directories come and go.
+/// Attempts to find or make a directory, while others come and go.
 const TRIES: usize = 16;
 
 /// The directory of this user and network namespace. Cheap to copy; holds no descriptor.
@@ -108,7 +108,7 @@ impl SocketDir {
         let socket_dir = SocketDir { path, len: SOCKET_DIR_MAX - left };
         let own = socket_dir.c_path(&[])?;
         make_dir(&own)?;
-        // The directory may be another container's, on a file system that is read-only here.
+        // Another container may have made it, on a file system that is read-only here.
         // SAFETY: a C string; no other pointers.
         check(unsafe { libc::access(own.as_c_str().as_ptr(), libc::W_OK) })?;
         Ok(socket_dir)

@@ -231,7 +231,7 @@ pub struct GpuMemory {
 }
 
 /// The route by which the router's device reaches memory of a GPU, and why it is no other one:
-/// numbers of `gdrcore_cuda::route::Record`.
+/// numbers of `gdrcore_cuda::route::RouteChoice`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuRoute {
     /// The route.

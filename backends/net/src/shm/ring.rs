@@ -14,9 +14,9 @@
 //!
 //! The data pages are mapped twice, one behind the other, so that no frame breaks at the end.
 //!
-//! There is no head index: a frame is there when its length is not zero. Before the writer stores a
-//! length (with release), it stores a zero where the next length will be. So bytes of an earlier
-//! lap are never read as a length, and a small message costs the reader a single cache line.
+//! There is no head index: a frame is there when its length is not zero. So a small message costs
+//! the reader a single cache line. Before the writer stores a length (with release), it stores a
+//! zero where the next length will be, so that bytes of an earlier lap are never read as a length.
 //!
 //! Each end keeps its own position private and checks the one number that it reads from the other.
 //! A length must fit; a tail must lie between the last one read and the own head. Anything else is
@@ -40,8 +40,9 @@ pub const FRAME_ALIGN: usize = 64;
 /// Bytes of data that a ring may have: a power of two between a page and this.
 pub const DATA_MAX: usize = 2 << 20;
 
-/// After a frame up to `SMALL` bytes the writer prefetches the line `AHEAD` bytes behind the next
-/// frame. The reader polls the first line of a frame, and may read the second one.
+/// After a frame of at most `SMALL` bytes the writer prefetches the line `AHEAD` bytes behind the
+/// beginning of the next frame. Nearer lines are the reader's, which polls the first line of the
+/// next frame and may read the second.
 const SMALL: usize = 3 * FRAME_ALIGN;
 const AHEAD: u64 = 4 * FRAME_ALIGN as u64;
 
@@ -62,7 +63,7 @@ struct Line<T>(T);
 /// The control page, as both processes see it.
 #[repr(C)]
 struct Control {
-    head: Line<(AtomicU64, AtomicU32, AtomicU32)>,
+    stamp: Line<(AtomicU64, AtomicU32, AtomicU32)>,
     tail: Line<AtomicU64>,
     asleep: Line<Asleep>,
     wants_room: Line<AtomicU32>,
@@ -107,9 +108,9 @@ impl RingMap {
         unsafe { self.base.cast::<Control>().as_ref() }
     }
 
-    /// Writes the first line; before the segment is handed out.
+    /// Writes the first line, before the segment is passed to the other process.
     pub fn stamp(&self) {
-        let (magic, version, size) = &self.control().head.0;
+        let (magic, version, size) = &self.control().stamp.0;
         magic.store(MAGIC, Ordering::Relaxed);
         version.store(VERSION, Ordering::Relaxed);
         size.store(self.size() as u32, Ordering::Relaxed);
@@ -117,7 +118,7 @@ impl RingMap {
 
     /// Whether the first line is that of a ring of this layout and size.
     pub fn is_stamped(&self) -> bool {
-        let (magic, version, size) = &self.control().head.0;
+        let (magic, version, size) = &self.control().stamp.0;
         magic.load(Ordering::Relaxed) == MAGIC
             && version.load(Ordering::Relaxed) == VERSION
             && size.load(Ordering::Relaxed) as usize == self.size()
@@ -203,7 +204,7 @@ pub struct Writer {
     /// there is room for the frame's own head, and for the head of the next frame, whose length is
     /// zeroed first.
     limit: u64,
-    /// Where [`Writer::prepare`] has zeroed a length.
+    /// The position at which [`Writer::prepare`] has zeroed a length.
     zeroed: u64,
 }
 
@@ -219,7 +220,7 @@ impl Writer {
         &self.place
     }
 
-    /// Bytes that were ever written, with heads and gaps.
+    /// Bytes written since the beginning, with heads and gaps.
     pub(super) fn written(&self) -> u64 {
         self.head
     }
@@ -253,7 +254,7 @@ impl Writer {
                 return Ok(None);
             }
         }
-        // So the room of a small frame is a constant.
+        // Where `want` is `most`, the room is a constant for the compiler.
         let room = if want < most { most.min(self.free() as usize) } else { most };
         // SAFETY: the position is inside the mapping, FRAME_HEAD bytes behind it too.
         let p = unsafe { self.place.address_of(self.head).add(FRAME_HEAD) };
@@ -261,7 +262,7 @@ impl Writer {
         Ok(Some((unsafe { NonNull::new_unchecked(p) }, room)))
     }
 
-    /// Frame bytes that fit; negative: not even a head.
+    /// Bytes of the longest frame that fits; negative: not even a head.
     #[inline(always)]
     fn free(&self) -> i64 {
         self.limit.wrapping_sub(self.head) as i64
@@ -274,7 +275,8 @@ impl Writer {
         debug_assert!(len > 0 && len as i64 <= self.free());
         let next = self.head.wrapping_add(step(len));
         let behind = self.place.length(next);
-        // A frame that was begun and abandoned may have overwritten the zero of `prepare`.
+        // `publish` looks whether the zero of `prepare` is still there: a longer frame, begun and
+        // abandoned, may have overwritten it.
         self.place.length(self.head).publish(len as u32, behind, self.zeroed == next);
         let address = (&raw const *behind).expose_provenance() as u64;
         self.head = next;
@@ -287,9 +289,9 @@ impl Writer {
         address
     }
 
-    /// Zeroes the length behind a next frame of the least size; to be called after a publish. The
-    /// reader holds that cache line. Without this, [`Writer::publish`] would wait for the line
-    /// while the reader waits for the frame.
+    /// Zeroes the length behind the next frame already now, as if that had the least size; to be
+    /// called after a publish. That line is in the reader's cache: without this,
+    /// [`Writer::publish`] would wait for the line while the reader waits for the frame.
     #[inline(always)]
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);
@@ -310,14 +312,14 @@ impl Writer {
 pub struct Reader {
     place: RingMap,
     pos: u64,
-    /// The tail as last published.
-    told: u64,
+    /// The tail that the writer can see.
+    published: u64,
 }
 
 impl Reader {
     /// Makes the reading end of a ring that was not read yet.
     pub fn new(place: RingMap) -> Reader {
-        Reader { place, pos: 0, told: 0 }
+        Reader { place, pos: 0, published: 0 }
     }
 
     /// The ring.
@@ -352,13 +354,13 @@ impl Reader {
         Ok(Some((unsafe { NonNull::new_unchecked(p) }, len)))
     }
 
-    /// Releases the frame of `len` bytes that `peek` returned. The tail is published when a quarter
-    /// of the ring is free again, else by [`Reader::settle`], so that its cache line does not move
-    /// for every small message.
+    /// Gives the writer the room of the frame of `len` bytes that `peek` returned. The tail is
+    /// published once a quarter of the ring was released, or by [`Reader::settle`], so that its
+    /// cache line does not move for every small message.
     #[inline(always)]
     pub fn release(&mut self, len: usize) {
         self.pos = self.pos.wrapping_add(step(len));
-        if self.pos.wrapping_sub(self.told) >= (self.place.size() / 4) as u64 {
+        if self.pos.wrapping_sub(self.published) >= (self.place.size() / 4) as u64 {
             self.settle();
         }
     }
@@ -366,10 +368,10 @@ impl Reader {
     /// Publishes everything that was released. Returns true if there was something.
     #[inline]
     pub fn settle(&mut self) -> bool {
-        if self.told == self.pos {
+        if self.published == self.pos {
             return false;
         }
-        self.told = self.pos;
+        self.published = self.pos;
         self.place.control().tail.0.store(self.pos, Ordering::Release);
         true
     }

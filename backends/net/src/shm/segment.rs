@@ -1,5 +1,5 @@
-//! The memory of a ring: a sealed memfd, mapped so that its data appears twice. The memory of a
-//! growing ring has a larger ring behind the first one; its pages are allocated when needed.
+//! The memory of a ring: a sealed memfd, mapped so that its data appears twice in a row. A growing
+//! ring has a larger one behind it in the same memfd, whose pages are allocated when it is needed.
 
 use super::ring::{RingMap, CONTROL, DATA_MAX};
 use crate::map::Map;
@@ -9,8 +9,7 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 
-/// A mapped ring. Unmapped when dropped; nothing made from [`Segment::place`] may be used
-/// afterwards.
+/// A mapped ring. Its drop unmaps it; nothing made from [`Segment::place`] may be used afterwards.
 #[derive(Debug)]
 pub struct Segment {
     memory: Map,
@@ -48,7 +47,8 @@ impl Segment {
         Ok((segment, fd))
     }
 
-    /// Maps a segment that another process made; `size` is the size it claims.
+    /// Maps a segment that another process made, and of which it says that it has `size` bytes of
+    /// data.
     ///
     /// # Errors
     /// [`Error::Access`]: the descriptor is no memory with the seals, of exactly that size and of
@@ -84,13 +84,13 @@ impl Segment {
     /// # Errors
     /// [`Error::Os`]: no memory, or a kernel before Linux 5.14.
     pub(super) fn allocate(&self) -> Result<()> {
-        // SAFETY: `map` mapped that, and more behind it.
+        // SAFETY: `map` has mapped these bytes, and more behind them.
         unsafe { populate(self.memory.as_ptr(), CONTROL + self.size) }
     }
 
     /// The ring that begins at byte `at` of the file. `flags`: further flags of mmap.
     fn map(fd: RawFd, at: usize, size: usize, flags: i32) -> Result<Segment> {
-        // The place of both views. Its drop unmaps them.
+        // One reservation for both views of the data, which its drop unmaps.
         let memory = Map::reserved(CONTROL + 2 * size)?;
         for (to, len, offset) in [(0, CONTROL + size, 0), (CONTROL + size, size, CONTROL)] {
             // SAFETY: the range lies in the reservation that was made just now and that no other

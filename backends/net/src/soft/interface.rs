@@ -17,7 +17,7 @@ impl SoftEngine {
         let PortState { net: Some(_), member: Some(member), interface, .. } = held.port() else {
             return;
         };
-        if member.watch_beside(watch.fd()).is_ok() {
+        if member.poll_interface(watch.fd()).is_ok() {
             *interface = Some(watch);
         }
     }

@@ -15,7 +15,7 @@ use crate::wait::Waiter;
 use crate::LONG;
 use gdrcore_core::engine::{self, Guard};
 use gdrcore_core::roce::frame::packet::Packets;
-use gdrcore_core::roce::peer::{OwnFlow, Path, PeerAddr};
+use gdrcore_core::roce::peer::{ConnectedFlow, Path, PeerAddr};
 use std::os::fd::RawFd;
 
 pub(super) mod tap;
@@ -84,14 +84,14 @@ struct Alone<'p, P> {
 
 impl<P: Port> Packets for Alone<'_, P> {
     #[inline(always)]
-    fn begin(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+    fn begin(&mut self) -> Option<(&mut [u8], Option<&ConnectedFlow>)> {
         self.net.tx_space()
     }
 
     #[inline(always)]
-    fn commit(&mut self, to: &PeerAddr, len: usize, seg: usize, is_own: bool) -> u64 {
+    fn commit(&mut self, to: &PeerAddr, len: usize, seg: usize, for_connected: bool) -> u64 {
         let b = Burst { dst: *to, len, seg: seg as u16 };
-        if !self.net.tx_single(&b, is_own) {
+        if !self.net.tx_single(&b, for_connected) {
             self.batch(b);
         }
         // The peer already has the packet while the clock is read here.
@@ -121,7 +121,7 @@ fn commit<P: Port>(net: &mut P, g: &mut Guard<'_>, burst: &engine::Burst) -> Bat
     if must_be_single(net, &b) {
         g.limit_segments(&b.dst, 1);
     }
-    if burst.is_own && net.tx_single(&b, true) {
+    if burst.for_connected && net.tx_single(&b, true) {
         return Batched::Left(b.len);
     }
     net.tx_commit(b);
@@ -154,7 +154,9 @@ impl<P: Port> PortState<P> {
             return None;
         }
         let now = now_ns();
-        match self.put(host, g, now, |g, space, own| g.transmit_to_port(now, qi, space, own)) {
+        match self
+            .put(host, g, now, |g, space, connected| g.transmit_to_port(now, qi, space, connected))
+        {
             Batched::NoRoom => return None,
             Batched::Nothing => {}
             Batched::Left(_) => self.check_tx_errors(g, now),
@@ -290,8 +292,9 @@ impl<P: Port> PortState<P> {
             more = false;
             let mut any = false;
             while sent < BURSTS && !more {
-                match self.put(host, g, now, |g, space, own| g.poll_transmit_over(now, space, own))
-                {
+                match self.put(host, g, now, |g, space, connected| {
+                    g.poll_transmit_over(now, space, connected)
+                }) {
                     Batched::Nothing => break,
                     Batched::NoRoom => more = true,
                     Batched::Left(len) => sent += cost(len),
@@ -313,19 +316,16 @@ impl<P: Port> PortState<P> {
 
     /// Puts the burst that `make` fills into the batch, or sends it by the connected socket.
     #[inline]
-    fn put(
-        &mut self,
-        host: &impl Host,
-        g: &mut Guard<'_>,
-        now: u64,
-        make: impl FnOnce(&mut Guard<'_>, &mut [u8], Option<&OwnFlow>) -> Option<engine::Burst>,
-    ) -> Batched {
+    fn put<F>(&mut self, host: &impl Host, g: &mut Guard<'_>, now: u64, make: F) -> Batched
+    where
+        F: FnOnce(&mut Guard<'_>, &mut [u8], Option<&ConnectedFlow>) -> Option<engine::Burst>,
+    {
         let Some(net) = &mut self.net else { return Batched::Nothing };
-        let Some((space, own)) = net.tx_space() else { return Batched::NoRoom };
+        let Some((space, connected)) = net.tx_space() else { return Batched::NoRoom };
         if self.tap.is_some() {
             return self.put_tapped(host, g, now, make);
         }
-        let Some(burst) = make(g, space, own) else { return Batched::Nothing };
+        let Some(burst) = make(g, space, connected) else { return Batched::Nothing };
         commit(net, g, &burst)
     }
 

@@ -4,7 +4,7 @@ use super::UdpPort;
 use crate::addr::Endpoint;
 use crate::port::{Burst, Port, PortCounters, PortError, RxPacket, TxOutcome};
 use gdrcore_core::error::Result;
-use gdrcore_core::roce::peer::OwnFlow;
+use gdrcore_core::roce::peer::ConnectedFlow;
 use std::os::fd::RawFd;
 
 impl Port for UdpPort {
@@ -32,7 +32,7 @@ impl Port for UdpPort {
     }
 
     #[inline]
-    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&ConnectedFlow>)> {
         self.space_and_flow()
     }
 
@@ -52,8 +52,8 @@ impl Port for UdpPort {
     }
 
     #[inline(always)]
-    fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool {
-        if is_own {
+    fn tx_single(&mut self, b: &Burst, for_connected: bool) -> bool {
+        if for_connected {
             self.tx_connected(b)
         } else {
             self.tx_now(b)

@@ -1,8 +1,8 @@
 //! Sending: bursts are collected in one buffer and leave by one sendmmsg, each as one GSO message.
 //!
-//! A single burst leaves by sendto if possible. That is 0.1 to 0.2 us shorter than sendmsg, because
-//! the kernel need not fetch a header, a vector and ancillary data one after the other. Then the
-//! burst's segment size is the socket's own ([`DefaultSegment`]).
+//! A single burst leaves by sendto if possible, which is 0.1 to 0.2 us shorter than sendmsg: the
+//! kernel need not fetch a header, a vector and ancillary data one after the other. Without
+//! ancillary data its segment size has to be the socket's own ([`DefaultSegment`]).
 //!
 //! Traffic class and hop limit are always the socket's own, and are set when they change
 //! (`header`). So bursts of one class cost nothing extra.
@@ -39,18 +39,19 @@ struct Slot {
     off: u32,
     len: u32,
     seg: u16,
-    /// Bytes that left already, packet by packet.
-    done: u32,
-    /// Failures of this message so far.
+    /// Bytes that have left, if it leaves packet by packet.
+    sent: u32,
+    /// Failures so far.
     tries: u8,
-    single: bool,
-    /// The slot's msghdr is not filled in: the burst may leave by sendto.
-    plain: bool,
-    /// GSO was tried and refused for this burst.
-    refused: bool,
+    /// Each packet leaves by a call of its own: the destination, or this burst, was refused GSO.
+    packet_by_packet: bool,
+    /// The burst may leave by sendto, and its msghdr is not filled in.
+    by_sendto: bool,
+    /// It was tried by GSO, and refused.
+    gso_refused: bool,
 }
 
-/// The transmit half of a port. The pointers lead into the caller's memory.
+/// The transmit half of a port. Its arrays are in the caller's memory, with `batch` elements each.
 pub(super) struct Tx {
     msgs: *mut libc::mmsghdr,
     iovs: *mut libc::iovec,
@@ -65,9 +66,9 @@ pub(super) struct Tx {
     used: usize,
     batch: usize,
     default_segment: DefaultSegment,
-    /// The destination of the first address in `addrs`; its family is the port's. Where no burst
-    /// waits, its class and hop limit are the socket's.
-    first: Option<(PeerAddr, libc::socklen_t)>,
+    /// The destination of the first address in `addrs`, which is of the port's family, and the
+    /// address's length. While no burst waits, the socket has its class and hop limit.
+    first_dst: Option<(PeerAddr, libc::socklen_t)>,
     /// The header fields of the socket's packets.
     header: header::SocketHeader,
     /// Slots `head..tail` wait for the kernel.
@@ -110,11 +111,11 @@ impl Tx {
             off: 0,
             len: 0,
             seg: 0,
-            done: 0,
+            sent: 0,
             tries: 0,
-            single: false,
-            plain: false,
-            refused: false,
+            packet_by_packet: false,
+            by_sendto: false,
+            gso_refused: false,
         };
         // SAFETY: zeroes are valid for the C structs: null pointers and lengths of 0.
         let (msg, iov) =
@@ -145,7 +146,7 @@ impl Tx {
             burst: Self::burst(cfg),
             used: 0,
             default_segment: DefaultSegment::default(),
-            first: None,
+            first_dst: None,
             header: header::SocketHeader::new(cfg.traffic_class),
             batch: n,
             head: 0,
@@ -162,8 +163,8 @@ impl Tx {
 
     /// Whether a burst may leave by the same call as the burst before it.
     fn follows(&mut self, i: usize) -> bool {
-        let Slot { single, dst, .. } = *self.slot(i);
-        !single && self.header.suits(&dst)
+        let Slot { packet_by_packet, dst, .. } = *self.slot(i);
+        !packet_by_packet && self.header.suits(&dst)
     }
 
     fn refuses(&self, dst: &Endpoint) -> bool {
@@ -182,7 +183,7 @@ impl Tx {
         let (sa, sa_len) = self.header.address(dst);
         // SAFETY: the first of `batch` addresses, `batch` being at least 1.
         unsafe { *self.addrs = sa };
-        self.first = Some((*dst, sa_len));
+        self.first_dst = Some((*dst, sa_len));
     }
 
     /// [`UdpPort::tx_space`].
@@ -197,9 +198,9 @@ impl Tx {
     }
 
     fn write_headers(&mut self, i: usize) {
-        self.slot(i).plain = false;
+        self.slot(i).by_sendto = false;
         let s = *self.slot(i);
-        let many = s.len > u32::from(s.seg) && !s.single;
+        let many = s.len > u32::from(s.seg) && !s.packet_by_packet;
         // Ancillary data for a burst to be segmented, or to override the socket's own segment size.
         // 0: no segmentation.
         let size = if many { s.seg } else { 0 };
@@ -252,9 +253,10 @@ impl UdpPort {
             && b.len <= self.tx.burst
             && self.tx.tail < self.tx.batch
             && self.tx.used + b.len <= self.tx.capacity;
-        let known = matches!(&self.tx.first, Some((dst, _)) if *dst == b.dst);
+        let known = matches!(&self.tx.first_dst, Some((dst, _)) if *dst == b.dst);
         if !fits || b.seg == 0 || !known && endpoint(&b.dst).is_v4() != self.local.is_v4() {
-            self.fail(endpoint(&b.dst), if fits { libc::EAFNOSUPPORT } else { libc::EMSGSIZE });
+            let errno = if fits { libc::EAFNOSUPPORT } else { libc::EMSGSIZE };
+            self.fail(endpoint(&b.dst), errno, false);
             return;
         }
         let many = b.len > usize::from(b.seg);
@@ -267,7 +269,7 @@ impl UdpPort {
             self.tx.set_first_address(&b.dst);
             self.lone_bursts = 0;
         }
-        let plain = i == 0
+        let by_sendto = i == 0
             && !too_many
             && self.tx.default_segment.suits(b.len, b.seg)
             && (known || self.tx.header.suits(&b.dst));
@@ -276,14 +278,14 @@ impl UdpPort {
             off,
             len,
             seg: b.seg,
-            done: 0,
+            sent: 0,
             tries: 0,
-            single: too_many,
-            plain,
-            refused: false,
+            packet_by_packet: too_many,
+            by_sendto,
+            gso_refused: false,
         };
         *self.tx.slot(i) = slot;
-        if !plain {
+        if !by_sendto {
             self.tx.write_headers(i);
         }
         self.tx.used += lines(b.len);
@@ -294,8 +296,8 @@ impl UdpPort {
     #[inline]
     pub fn tx_flush(&mut self) -> TxOutcome {
         if self.tx.head == 0 && self.tx.tail == 1 {
-            let Slot { plain, len, .. } = *self.tx.slot(0);
-            if plain && self.send_first(len as usize) {
+            let Slot { by_sendto, len, .. } = *self.tx.slot(0);
+            if by_sendto && self.send_first(len as usize) {
                 self.tx.tail = 0;
                 self.tx.used = 0;
                 return TxOutcome::Sent;
@@ -306,7 +308,7 @@ impl UdpPort {
 
     #[inline(never)]
     fn flush_all(&mut self) -> TxOutcome {
-        if self.tx.head < self.tx.tail && self.tx.slot(0).plain {
+        if self.tx.head < self.tx.tail && self.tx.slot(0).by_sendto {
             self.tx.write_headers(0);
         }
         while self.tx.head < self.tx.tail {
@@ -314,9 +316,9 @@ impl UdpPort {
             if !self.set_header(head) {
                 continue;
             }
-            if self.tx.slot(head).single {
+            if self.tx.slot(head).packet_by_packet {
                 if !self.send_singly(head) {
-                    return self.full();
+                    return self.count_full();
                 }
                 continue;
             }
@@ -341,7 +343,7 @@ impl UdpPort {
                 }
                 Err(_) => {
                     if !self.on_refusal(head, errno()) {
-                        return self.full();
+                        return self.count_full();
                     }
                 }
             }
@@ -389,7 +391,7 @@ impl UdpPort {
         }
     }
 
-    fn full(&mut self) -> TxOutcome {
+    fn count_full(&mut self) -> TxOutcome {
         self.counters.tx_full += 1;
         TxOutcome::Full
     }

@@ -1,6 +1,6 @@
 //! A device over a router: a tenant, which may have no address and no network at all, gets queue
 //! pair numbers, a virtual address and ways to other tenants, of its host by links, from
-//! `gdrcore-routerd` (docs/ROUTER.md).
+//! `gdrcore-routerd` (docs/internals/ROUTER.md).
 //!
 //! * [`proto`]: the messages, as bytes. Both ends import it.
 //! * [`wire`]: one message with its descriptors over a socket; both ends again.

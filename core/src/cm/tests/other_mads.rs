@@ -33,7 +33,7 @@ fn they_leave_in_order_beside_the_connection_managers_own() {
     assert!(cm.next_destination().is_none() && cm.poll_transmit(&mut mad).is_none());
     // To the own address: this device's.
     cm.send_other_mad(query(1, 9)).unwrap();
-    assert!(cm.next_is_own());
+    assert!(cm.next_is_mine());
 }
 
 #[test]

@@ -16,10 +16,10 @@ fn what_the_kernel_refuses_to_send_ends_the_attempt_at_once() {
         };
         w.cm[0].connect(w.now, active, &address(2), PORT, 0, &offer).unwrap();
         // Of another peer, or of another port there: not this one's affair.
-        w.cm[0].refused(&address(3), EPERM, true);
-        w.cm[0].refused(&PeerAddr { port: 9, ..address(2) }, EPERM, true);
+        w.cm[0].note_unreachable(&address(3), EPERM, true);
+        w.cm[0].note_unreachable(&PeerAddr { port: 9, ..address(2) }, EPERM, true);
         assert!(!w.cm[0].has_events());
-        w.cm[0].refused(&address(2), EPERM, true);
+        w.cm[0].note_unreachable(&address(2), EPERM, true);
         let e = w.cm[0].take_event().expect("at once");
         assert_eq!(
             (e.event, e.status, e.local, e.id),
@@ -43,7 +43,7 @@ fn what_the_network_says_is_the_cause_when_nobody_answers() {
         w.cm[0].connect(w.now, active, &address(2), PORT, 0, &offer).unwrap();
         let start = w.now;
         for _ in 0..100 {
-            w.cm[0].refused(&address(2), REFUSED, false);
+            w.cm[0].note_unreachable(&address(2), REFUSED, false);
         }
         let e = w.event(0);
         assert_eq!((e.event, e.status, e.local), (cm_event::UNREACHABLE, -REFUSED, false));
@@ -56,17 +56,17 @@ fn icmp_keeps_nobody_from_a_peer_that_answers() {
     let mut w = World::new(33);
     w.listen(1, port_space::TCP);
     let active = w.connect(0x11);
-    w.cm[0].refused(&address(2), REFUSED, false);
+    w.cm[0].note_unreachable(&address(2), REFUSED, false);
     let passive = w.event(1).id;
-    w.cm[1].refused(&address(1), REFUSED, false);
+    w.cm[1].note_unreachable(&address(1), REFUSED, false);
     // Neither does a refusal of the kernel's own end what has an answer already.
     w.cm[1].accept(w.now, passive, 0, &rc(0x22, b"")).unwrap();
-    w.cm[1].refused(&address(1), EPERM, true);
+    w.cm[1].note_unreachable(&address(1), EPERM, true);
     assert_eq!(w.event(0).event, cm_event::CONNECT_RESPONSE);
-    w.cm[0].refused(&address(2), EPERM, true);
+    w.cm[0].note_unreachable(&address(2), EPERM, true);
     w.cm[0].establish(active).unwrap();
     assert_eq!(w.event(1).event, cm_event::ESTABLISHED);
-    w.cm[0].refused(&address(2), EPERM, true);
+    w.cm[0].note_unreachable(&address(2), EPERM, true);
     w.run(1000 * MS);
     assert!(!w.cm[0].has_events() && !w.cm[1].has_events());
 }

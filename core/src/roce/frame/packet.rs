@@ -7,7 +7,7 @@
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
-use crate::roce::peer::{OwnFlow, Path, PeerAddr};
+use crate::roce::peer::{ConnectedFlow, Path, PeerAddr};
 use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
@@ -23,10 +23,11 @@ const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
 /// The port, as far as small messages need it.
 pub trait Packets {
     /// Room for a burst, and the flow of the port's connected socket; `None`: no room now.
-    fn begin(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)>;
+    fn begin(&mut self) -> Option<(&mut [u8], Option<&ConnectedFlow>)>;
     /// Sends the first `len` bytes of the room: packets of `seg` bytes, of which the last may be
-    /// shorter. `is_own`: their ICRCs are those of the connected socket's flow. Returns the time.
-    fn commit(&mut self, to: &PeerAddr, len: usize, seg: usize, is_own: bool) -> u64;
+    /// shorter. `for_connected`: their ICRCs are those of the connected socket's flow. Returns the
+    /// time.
+    fn commit(&mut self, to: &PeerAddr, len: usize, seg: usize, for_connected: bool) -> u64;
 }
 
 impl Transport {
@@ -43,9 +44,9 @@ impl Transport {
         clock: impl Fn() -> u64,
     ) -> Option<u64> {
         let mut c = self.connected(s, qi)?;
-        let (buf, own) = port.begin()?;
-        let (prepared, is_own) = c.write_packet::<DC>(buf, clock, own)?;
-        let now = port.commit(&c.peer.addr, prepared.len, prepared.bytes as usize, is_own);
+        let (buf, connected) = port.begin()?;
+        let (prepared, for_connected) = c.write_packet::<DC>(buf, clock, connected)?;
+        let now = port.commit(&c.peer.addr, prepared.len, prepared.bytes as usize, for_connected);
         c.note_single_sent(&prepared);
         c.note_reply();
         if let Some(association) = c.qp.dci.first_mut() {
@@ -108,14 +109,14 @@ impl Transport {
 
 impl Conn<'_> {
     /// Writes the only waiting request into `buf`, and behind it the owed ACK. If there is a result
-    /// the request has begun; nothing else changes. Also returns whether the ICRC is that of `own`,
-    /// the flow of the port's connected socket.
+    /// the request has begun; nothing else changes. Also returns whether the ICRC is that of
+    /// `connected`, the flow of the port's connected socket.
     #[inline(always)]
     fn write_packet<const DC: bool>(
         &mut self,
         buf: &mut [u8],
         clock: impl Fn() -> u64,
-        own: Option<&OwnFlow>,
+        connected: Option<&ConnectedFlow>,
     ) -> Option<(PreparedSend, bool)> {
         let Conn { qp, peer, q, common, .. } = self;
         if peer.path != Path::Port || peer.tx.available() == 0 {
@@ -151,8 +152,8 @@ impl Conn<'_> {
             return None;
         }
         tail[..pad].fill(0);
-        let own = own.filter(|own| own.leads_to(&peer.addr));
-        let (flow, ident) = own.map_or((&peer.flow, 0), |own| (&own.flow, own.ident));
+        let connected = connected.filter(|c| c.leads_to(&peer.addr));
+        let (flow, ident) = connected.map_or((&peer.flow, 0), |c| (&c.flow, c.ident));
         flow.append_icrc(ident, packet);
         if acks {
             let ack = qp.conn.resp.ack(Class::Rc, run.dest_qpn);
@@ -161,6 +162,6 @@ impl Conn<'_> {
         }
         let (payload, bytes) = (len as u32, size as u32);
         let len = size + if acks { ACK_LEN } else { 0 };
-        Some((PreparedSend { len, payload, bytes, acks }, own.is_some()))
+        Some((PreparedSend { len, payload, bytes, acks }, connected.is_some()))
     }
 }

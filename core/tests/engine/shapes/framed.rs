@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use gdrcore_core::engine::Arrival;
 use gdrcore_core::roce::frame::packet::Packets;
 use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
-use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
+use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::qp_type;
 use gdrcore_core::wire::{Flow, Opcode, PacketKind};
@@ -52,12 +52,12 @@ struct Wire {
 }
 
 impl Packets for Wire {
-    fn begin(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+    fn begin(&mut self) -> Option<(&mut [u8], Option<&ConnectedFlow>)> {
         Some((&mut self.buf, None))
     }
 
-    fn commit(&mut self, _to: &PeerAddr, len: usize, seg: usize, is_own: bool) -> u64 {
-        assert!(!is_own);
+    fn commit(&mut self, _to: &PeerAddr, len: usize, seg: usize, for_connected: bool) -> u64 {
+        assert!(!for_connected);
         self.sent = (len, seg);
         self.now
     }

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 
 /// Starts a fake etcd member, and returns its endpoint. `answer` gets the path and the request, and
 /// returns the status and the body.
-pub fn member(answer: impl Fn(&str, &Value) -> (u16, String) + Send + 'static) -> String {
+pub fn start_member(answer: impl Fn(&str, &Value) -> (u16, String) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
 //! `gdrcore-router-etcd`: brings a router the map of hosts from etcd, and publishes this host's
-//! tenants there (docs/ROUTER.md, "Many hosts on etcd").
+//! tenants there (docs/using/ROUTER-HOSTS.md, "Many hosts on etcd").
 //!
 //! It connects to the router's socket `feed`, and starts over whenever that connection ends. One
 //! thread reads the router's lines, one writes this host's keys ([`mod@claims`]), and one for each

@@ -247,11 +247,12 @@ impl Claim {
             accepts_watchers: true,
             watch_again_ns: u64::MAX,
             watchers: heapless::Vec::new(),
-            watched: None,
+            watched_member: None,
             peers: Vec::with_capacity(PEERS),
             void_receipts: HistoryBuf::new(),
             has_gone: false,
-            beside: (-1, false),
+            interface_socket: -1,
+            interface_changed: false,
             known: self.known,
             table: Table::EMPTY,
             index: None,
@@ -285,7 +286,7 @@ impl Claim {
         } else {
             m.begin(Phase::Asking, now, ASK_NS);
         }
-        m.watch_next();
+        m.watch_next_member();
         Ok(())
     }
 }

@@ -2,14 +2,14 @@
 
 use super::super::group_msg::{Delivery, GroupMsg};
 use super::super::numbers::BLOCK_MAX;
-use super::Member;
+use super::{Member, WatchedMember};
 use crate::local::{accept, connect, is_open, Accepted, Holder, Role, SocketPath, ACCEPT_AGAIN_NS};
 use crate::sys::Fd;
 use crate::wait::{unwatch, watch};
 
 impl Member {
     /// Forgets a block whose owner has ended.
-    pub(super) fn forget(&mut self, now: u64, gone: u16) {
+    pub(super) fn forget_owner(&mut self, now: u64, gone: u16) {
         self.known[usize::from(gone / 64)] &= !(1 << (gone % 64));
         self.table.remove(gone);
         // The kernel moves the last socket of its list into the place of one that closes. The table
@@ -22,22 +22,22 @@ impl Member {
     }
 
     /// Connects to the next lower member, which this one watches from now on.
-    pub(super) fn watch_next(&mut self) {
+    pub(super) fn watch_next_member(&mut self) {
         let mut block = self.block;
         loop {
             block = if block == 0 { BLOCK_MAX } else { block - 1 };
             if block == self.block {
-                self.watched = None;
+                self.watched_member = None;
                 return;
             }
             if !self.is_known(block) {
                 continue;
             }
-            if self.watched.as_ref().is_some_and(|w| w.0 == block) {
+            if self.watched_member.as_ref().is_some_and(|w| w.block == block) {
                 return;
             }
             // A member with several blocks listens at the first of them.
-            let Ok(fd) = connect(&SocketPath::new(
+            let Ok(life) = connect(&SocketPath::new(
                 &self.socket_dir,
                 &self.local,
                 Holder::Block(block),
@@ -45,8 +45,8 @@ impl Member {
             )) else {
                 continue;
             };
-            if watch(self.set.raw(), fd.raw()).is_ok() {
-                self.watched = Some((block, fd));
+            if watch(self.set.raw(), life.raw()).is_ok() {
+                self.watched_member = Some(WatchedMember { block, life });
                 return;
             }
         }
@@ -97,13 +97,13 @@ impl Member {
 
     /// Notifies all other members that the watched process has ended.
     #[cold]
-    pub(super) fn on_watched_end(&mut self, now: u64) {
-        let Some((gone, _)) = self.watched.take() else { return };
+    pub(super) fn on_watched_member_end(&mut self, now: u64) {
+        let Some(WatchedMember { block: gone, .. }) = self.watched_member.take() else { return };
         if self.send_to(gone, &GroupMsg::TableRequest) != Delivery::NoOwner {
             return;
         }
-        self.forget(now, gone);
+        self.forget_owner(now, gone);
         self.send_to_all(&GroupMsg::OwnerGone(gone));
-        self.watch_next();
+        self.watch_next_member();
     }
 }

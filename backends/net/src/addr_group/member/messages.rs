@@ -55,19 +55,19 @@ impl Member {
         // The buffer leaves the member while its contents are borrowed.
         let mut buffer = core::mem::take(&mut self.buffer);
         for &fd in &ready[..n] {
-            if self.watched.as_ref().is_some_and(|w| w.1.raw() == fd) {
-                self.on_watched_end(now);
+            if self.watched_member.as_ref().is_some_and(|w| w.life.raw() == fd) {
+                self.on_watched_member_end(now);
                 continue;
             }
             if self.liveness.as_ref().is_some_and(|l| l.raw() == fd) {
                 self.accept_watchers(now);
                 continue;
             }
-            if self.beside.0 == fd {
-                self.beside.1 = true;
+            if fd == self.interface_socket {
+                self.interface_changed = true;
                 continue;
             }
-            if self.note_peer(fd) {
+            if self.note_peer_end(fd) {
                 continue;
             }
             if self.watchers.iter().any(|w| w.raw() == fd) {
@@ -87,7 +87,7 @@ impl Member {
                         handled += take(self, &ForEngine::Refused(*dst, *errno))
                     }
                     Received::StatusRequest => self.status_requested = true,
-                    group => self.read(now, from, group),
+                    group => self.handle_msg(now, from, group),
                 }
             }
         }
@@ -95,8 +95,9 @@ impl Member {
         handled
     }
 
-    /// Notes the senders of unread messages before the device ends, because they may have joined
-    /// since. Packets in these messages are lost with their queue pairs.
+    /// Before the device ends: notes the senders of unread messages as members, because one may
+    /// have joined since the last poll and is to learn of the end. The messages themselves are
+    /// lost, and packets in them too: their queue pairs end with the device.
     pub(super) fn note_unread_senders(&mut self) {
         let mut buffer = core::mem::take(&mut self.buffer);
         for k in 0..self.sockets.len() {
@@ -113,15 +114,10 @@ impl Member {
     }
 
     /// Handles a message of the group from the owner of a block.
-    pub(super) fn read(&mut self, now: u64, from: u16, received: &Received<'_>) {
+    pub(super) fn handle_msg(&mut self, now: u64, from: u16, received: &Received<'_>) {
         if from > BLOCK_MAX || self.owns_block(from) {
             return;
         }
-        self.handle_msg(now, from, received);
-        self.watch_next();
-    }
-
-    fn handle_msg(&mut self, now: u64, from: u16, received: &Received<'_>) {
         match received {
             Received::TableRequest => {
                 let table = self.table;
@@ -131,12 +127,13 @@ impl Member {
                 self.note_known(from);
             }
             Received::OwnerGone(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => {
-                self.forget(now, *gone)
+                self.forget_owner(now, *gone)
             }
             Received::OwnerGone(_) => {}
             Received::TableUpdate(table) => self.adopt_table(now, from, table),
             Received::Packets(_) | Received::PeerError(..) | Received::StatusRequest => {}
         }
+        self.watch_next_member();
     }
 
     fn adopt_table(&mut self, now: u64, from: u16, table: &Table) {

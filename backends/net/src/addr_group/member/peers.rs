@@ -84,7 +84,7 @@ impl Member {
     }
 
     /// A descriptor is readable: whether it is a peer's, which sends nothing and so has ended.
-    pub(super) fn note_peer(&mut self, fd: std::os::fd::RawFd) -> bool {
+    pub(super) fn note_peer_end(&mut self, fd: std::os::fd::RawFd) -> bool {
         let is = |p: &&mut WatchedPeer| p.life.as_ref().is_some_and(|life| life.raw() == fd);
         let Some(peer) = self.peers.iter_mut().find(is) else { return false };
         if !peer.life.as_mut().is_some_and(is_open) {

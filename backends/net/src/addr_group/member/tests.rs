@@ -1,5 +1,5 @@
 use super::super::group_msg::Received;
-use super::super::numbers::{BLOCK_MAX, PROBE};
+use super::super::numbers::{BLOCK_MAX, INDEX_QPN_BASE};
 use super::*;
 use crate::addr::endpoint;
 use crate::addr_group::steer::Program;
@@ -268,7 +268,7 @@ fn who_is_told_of_an_end_looks_for_its_place_whichever_that_is() {
     for m in members.iter_mut().map(|one| &mut one.member).filter(|m| !m.refused) {
         let now = now_ns();
         m.checked_ns = now;
-        m.forget(now, 500);
+        m.forget_owner(now, 500);
         assert!(m.checked_ns == 0 || m.phase != Phase::Idle, "index {:?}", m.index);
     }
 }
@@ -282,9 +282,10 @@ fn a_check_proves_nothing_where_a_packet_may_arrive_by_chance() {
     if m.refused {
         gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
-    let conclude = |m: &mut Member, hashed, index, block, foreign| {
+    let conclude = |m: &mut Member, no_index, index, block, foreign_block| {
         (m.phase, m.publish_ns, m.must_attach) = (Phase::Idle, None, false);
-        m.begin(Phase::Checking { hashed, index, block, foreign }, now_ns(), 0);
+        let arrived = Arrived { index, no_index, block, foreign_block };
+        m.begin(Phase::Checking(arrived), now_ns(), 0);
         m.note_socket_empty(now_ns());
         m.maintain(now_ns(), false);
         (m.must_attach, m.publish_ns.is_some())
@@ -391,7 +392,7 @@ fn members_recover_from_a_forged_packet_to_oneself_and_a_wrong_table() {
     }
     let before = members[0].member.counters.attached;
     for _ in 0..1000 {
-        assert!(members[0].member.take_self_test(&[0xff; own_index::SELF_LEN]));
+        assert!(members[0].member.take_self_test(&[0xff; steering_state::SELF_LEN]));
         assert!(!members[0].member.take_self_test(&[]), "no member's");
     }
     settle(&mut members);
@@ -406,7 +407,7 @@ fn members_recover_from_a_forged_packet_to_oneself_and_a_wrong_table() {
     wrong.set(9, 0, 9..10);
     let now = now_ns();
     for m in &mut members {
-        m.member.read(now, 77, &Received::TableUpdate(wrong));
+        m.member.handle_msg(now, 77, &Received::TableUpdate(wrong));
     }
     settle(&mut members);
     assert_eq!(members[0].member.table.entries(), [(5, 0), (9, 1)]);
@@ -419,8 +420,8 @@ fn a_packet_to_oneself_counts_only_with_the_own_number() {
     let at = at(8);
     let mut one = one(&at, 5);
     let m = &mut one.member;
-    let mut packet = [0u8; own_index::SELF_LEN];
-    packet[4..8].copy_from_slice(&(PROBE + 1).to_be_bytes());
+    let mut packet = [0u8; steering_state::SELF_LEN];
+    packet[4..8].copy_from_slice(&(INDEX_QPN_BASE + 1).to_be_bytes());
     // Four indexes are probed; a forged packet claims that the second is the member's.
     m.begin(Phase::Probing { range: 4, lowest: None, received: 0 }, now_ns(), u64::MAX / 2);
     for number in [0, m.nonce ^ 1, !m.nonce] {
@@ -448,21 +449,21 @@ fn an_older_table_changes_nothing() {
     older.set(9, 4, 9..10);
     assert!(older.order_key() < current.order_key());
     for m in &mut members {
-        m.member.read(now_ns(), 77, &Received::TableUpdate(older));
+        m.member.handle_msg(now_ns(), 77, &Received::TableUpdate(older));
         assert_eq!(m.member.table.entries(), current.entries());
     }
     // The newer of two versions counts, in either order.
     let mut newer = current;
     newer.begin_next_version(BLOCK_MAX);
-    members[0].member.read(now_ns(), 77, &Received::TableUpdate(newer));
-    members[0].member.read(now_ns(), 77, &Received::TableUpdate(current));
+    members[0].member.handle_msg(now_ns(), 77, &Received::TableUpdate(newer));
+    members[0].member.handle_msg(now_ns(), 77, &Received::TableUpdate(current));
     assert_eq!(members[0].member.table.order_key(), newer.order_key());
 }
 
 #[test]
 fn blocks_beyond_those_for_programs_are_refused() {
-    assert_eq!(WantedBlocks::from_range(CHECK - 4096, 4096).map(|w| w.count()), Ok(1));
-    assert_eq!(WantedBlocks::from_range(CHECK - 4096, 8192), Err(Error::Invalid));
+    assert_eq!(WantedBlocks::from_range(BLOCK_QPN_BASE - 4096, 4096).map(|w| w.count()), Ok(1));
+    assert_eq!(WantedBlocks::from_range(BLOCK_QPN_BASE - 4096, 8192), Err(Error::Invalid));
     assert_eq!(WantedBlocks::from_range(QPN_UNIT - 16, 32).map(|w| w.count()), Ok(2));
     assert_eq!(WantedBlocks::from_range(0, 1 << 18), Ok(WantedBlocks { first: None, count: 16 }));
 }

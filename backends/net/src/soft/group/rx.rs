@@ -171,7 +171,7 @@ impl PortState {
             }
         });
         member.maintain(now, waits);
-        if member.take_beside() {
+        if member.take_interface_change() {
             self.follow_interface(g);
         }
         self.answer_status_request(g);

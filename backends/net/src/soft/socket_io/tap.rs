@@ -16,7 +16,7 @@ use gdrcore_core::engine::{self, Guard};
 use gdrcore_core::error::Result;
 use gdrcore_core::inject::Direction;
 use gdrcore_core::refuse;
-use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
+use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
 use gdrcore_core::wire::Flow;
 
 /// Takes what has arrived, and returns how many packets were handled.
@@ -187,18 +187,21 @@ impl<P: Port> PortState<P> {
     /// As [`PortState::put`], on a device with a tap. Packets that have waited go first.
     #[cold]
     #[inline(never)]
-    pub(super) fn put_tapped(
+    pub(super) fn put_tapped<F>(
         &mut self,
         host: &impl Host,
         g: &mut Guard<'_>,
         now: u64,
-        make: impl FnOnce(&mut Guard<'_>, &mut [u8], Option<&OwnFlow>) -> Option<engine::Burst>,
-    ) -> Batched {
+        make: F,
+    ) -> Batched
+    where
+        F: FnOnce(&mut Guard<'_>, &mut [u8], Option<&ConnectedFlow>) -> Option<engine::Burst>,
+    {
         let sent = self.release(host, g, now);
         let before = if sent > 0 { Batched::Burst(sent) } else { Batched::Nothing };
         let PortState { net: Some(net), tap: Some(tap), .. } = self else { return before };
         let Tap { pcap, faults } = &mut **tap;
-        if faults.as_ref().is_some_and(|f| f.injector.is_full()) {
+        if faults.as_ref().is_some_and(|f| f.injector.is_full_outbound()) {
             return before;
         }
         let Some((space, _)) = net.tx_space() else { return before };

@@ -10,7 +10,7 @@ use crate::soft::layout::PCAP_BUFFER;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::error::Result;
-use gdrcore_core::roce::peer::OwnFlow;
+use gdrcore_core::roce::peer::ConnectedFlow;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
     access, qp_type, wc_status, wr_opcode, AhAttr, Handle, QpInit, RdmaWr, Sge, Wc,
@@ -50,7 +50,7 @@ struct MemoryPort {
     /// Flushes that still find no room.
     full: u32,
     /// The flow of a connected socket, and the bursts that it still takes.
-    own: Option<(OwnFlow, u32)>,
+    own: Option<(ConnectedFlow, u32)>,
     /// Bursts that left by the connected socket.
     own_sent: u32,
     errors: VecDeque<PortError>,
@@ -111,7 +111,7 @@ impl Port for MemoryPort {
     fn counters(&self) -> PortCounters {
         self.counters
     }
-    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&ConnectedFlow>)> {
         let own = self.own.as_ref().map(|(own, _)| own).filter(|_| self.batch.is_empty());
         (self.batch.len() < BATCH).then_some((&mut self.space[..], own))
     }
@@ -132,8 +132,8 @@ impl Port for MemoryPort {
     fn max_segments(&self, _: &Endpoint) -> u16 {
         64
     }
-    fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool {
-        if is_own {
+    fn tx_single(&mut self, b: &Burst, for_connected: bool) -> bool {
+        if for_connected {
             return self.tx_own(b);
         }
         if !self.batch.is_empty() || self.full > 0 {
@@ -387,7 +387,7 @@ fn a_connected_socket_carries_what_its_peer_is_sent() {
         let connect = |from: &mut End, to: &End| {
             let (src, dst) = (from.host.address, to.host.address);
             let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
-            let own = OwnFlow { dst: peer_addr(&dst), flow, ident: 0xfff0 };
+            let own = ConnectedFlow { dst: peer_addr(&dst), flow, ident: 0xfff0 };
             from.net().own = Some((own, takes));
         };
         connect(&mut a, &b);
@@ -414,7 +414,7 @@ fn with_a_capture_the_connected_socket_is_not_used() {
     a.port.tap = Some(Box::new(Tap { pcap: Some(tee.unwrap()), faults: None }));
     let (src, dst) = (a.host.address, b.host.address);
     let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
-    a.net().own = Some((OwnFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));
+    a.net().own = Some((ConnectedFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));
     exchange(&mut a, &mut b, 20, 50_000);
     exchange(&mut a, &mut b, 20, 200);
     assert_eq!(a.net().own_sent, 0);
@@ -428,7 +428,7 @@ fn a_connected_socket_of_another_peer_is_not_used() {
     let src = a.host.address;
     let dst = Endpoint { port: 4792, ..b.host.address };
     let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
-    a.net().own = Some((OwnFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));
+    a.net().own = Some((ConnectedFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));
     exchange(&mut a, &mut b, 20, 50_000);
     exchange(&mut a, &mut b, 20, 200);
     assert_eq!(a.net().own_sent, 0);

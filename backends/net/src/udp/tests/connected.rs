@@ -6,18 +6,18 @@ use super::*;
 use crate::addr::{endpoint, peer_addr};
 use crate::sys::{check, Fd};
 use crate::udp::connected::{CONNECT_AFTER, CONNECT_AFTER_MAX, TRUSTED_AFTER};
-use gdrcore_core::roce::peer::OwnFlow;
+use gdrcore_core::roce::peer::ConnectedFlow;
 use gdrcore_testkit::icrc::check_exact;
 
 /// The flow of the connected socket.
-fn own_flow(a: &mut Rig) -> Option<OwnFlow> {
+fn connected_flow(a: &mut Rig) -> Option<ConnectedFlow> {
     a.port.space_and_flow().and_then(|(_, own)| own.copied())
 }
 
 /// Sends bursts of a request and an ACK until the peer has a connected socket.
 fn make_connected(a: &mut Rig, b: &mut Rig) {
     for _ in 0..100 + u32::from(CONNECT_AFTER) {
-        if own_flow(a).is_some() {
+        if connected_flow(a).is_some() {
             return;
         }
         send_by_port(a, b, 100, 80, true);
@@ -40,7 +40,7 @@ fn send_by_port(a: &mut Rig, b: &mut Rig, len: usize, seg: usize, now: bool) {
 
 /// Writes a burst for the connected socket and sends it; returns whether it left, and its bytes.
 fn send_connected(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
-    let OwnFlow { dst, flow, ident } = own_flow(a).expect("a connected socket");
+    let ConnectedFlow { dst, flow, ident } = connected_flow(a).expect("a connected socket");
     let space = a.port.tx_space().unwrap();
     for (k, packet) in space[..len].chunks_mut(seg).enumerate() {
         packet.iter_mut().enumerate().for_each(|(j, b)| *b = (k * 31 + j) as u8);
@@ -54,11 +54,11 @@ fn send_connected(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
 fn many_bursts_to_one_peer_give_it_a_connected_socket() {
     let (mut a, mut b, mut c) = (v4(1), v4(2), v4(3));
     for k in 0..CONNECT_AFTER {
-        assert!(own_flow(&mut a).is_none(), "after {k} bursts");
+        assert!(connected_flow(&mut a).is_none(), "after {k} bursts");
         send_by_port(&mut a, &mut b, 61_680, 4112, false);
     }
     let leads_to = |a: &mut Rig, to: &Rig| {
-        own_flow(a).is_some_and(|own| own.leads_to(&peer_addr(to.port.local())))
+        connected_flow(a).is_some_and(|own| own.leads_to(&peer_addr(to.port.local())))
     };
     assert!(leads_to(&mut a, &b));
     // The bursts alternate between the peers, so none of them takes the connected socket from the
@@ -82,9 +82,9 @@ fn a_burst_that_waits_in_the_batch_leaves_before_those_of_a_connected_socket() {
     let flow = flow(&a.port, &dst);
     fill(a.port.tx_space().unwrap(), 100, 80, &flow);
     a.port.tx_commit(Burst { dst: peer_addr(&dst), len: 100, seg: 80 });
-    assert!(own_flow(&mut a).is_none());
+    assert!(connected_flow(&mut a).is_none());
     assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
-    assert!(own_flow(&mut a).is_some());
+    assert!(connected_flow(&mut a).is_some());
     assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
 }
 
@@ -150,7 +150,7 @@ fn compare_numbers_with_packets() {
         // The IP header of a single packet shows its number; that of a burst shows the first
         // packet's.
         let (len, seg) = if k % 3 == 2 { (100, 80) } else { (80, 80) };
-        let ident = own_flow(&mut a).unwrap().ident;
+        let ident = connected_flow(&mut a).unwrap().ident;
         assert!(send_connected(&mut a, len, seg).0);
         while let Some(ip) = read() {
             if ip.len() < 28 || ip[9] != 17 || ip[22..24] != port.to_be_bytes() {
@@ -182,7 +182,7 @@ fn a_refused_connected_socket_ends_and_its_burst_leaves_by_the_port() {
         || "the connected socket still sends".into(),
         || (!send_connected(&mut a, 100, 80).0).then_some(()),
     );
-    assert!(own_flow(&mut a).is_none());
+    assert!(connected_flow(&mut a).is_none());
     // The burst is now signed for the port's own socket.
     let flow = flow(&a.port, &dst);
     let burst = a.port.tx_space().unwrap()[..100].to_vec();
@@ -203,7 +203,7 @@ fn a_refused_connected_socket_ends_and_its_burst_leaves_by_the_port() {
 fn a_doubted_connected_socket_rests_and_comes_back() {
     let (mut a, mut b) = (v4(1), v4(2));
     make_connected(&mut a, &mut b);
-    let port = own_flow(&mut a).unwrap().flow;
+    let port = connected_flow(&mut a).unwrap().flow;
     let mut rests = CONNECT_AFTER;
     for _ in 0..10 {
         a.port.doubt_connected();
@@ -211,10 +211,10 @@ fn a_doubted_connected_socket_rests_and_comes_back() {
         a.port.doubt_connected();
         rests = (2 * rests).min(CONNECT_AFTER_MAX);
         for k in 0..rests {
-            assert!(own_flow(&mut a).is_none(), "after {k} bursts of {rests}");
+            assert!(connected_flow(&mut a).is_none(), "after {k} bursts of {rests}");
             send_by_port(&mut a, &mut b, 100, 80, true);
         }
-        let again = own_flow(&mut a).expect("a connected socket").flow;
+        let again = connected_flow(&mut a).expect("a connected socket").flow;
         assert_eq!(again.icrc(0, &[0; 16]), port.icrc(0, &[0; 16]), "another socket");
         assert!(send_connected(&mut a, 80, 80).0);
         assert_eq!(poll(&mut b.port), 1);
@@ -225,10 +225,10 @@ fn a_doubted_connected_socket_rests_and_comes_back() {
     }
     a.port.doubt_connected();
     for _ in 0..CONNECT_AFTER {
-        assert!(own_flow(&mut a).is_none());
+        assert!(connected_flow(&mut a).is_none());
         send_by_port(&mut a, &mut b, 100, 80, true);
     }
-    assert!(own_flow(&mut a).is_some());
+    assert!(connected_flow(&mut a).is_some());
 }
 
 #[test]
@@ -244,5 +244,5 @@ fn peers_of_other_hosts_have_no_connected_socket() {
         2,
     )
     .expect("a connected socket");
-    assert!(endpoint(&near.own.dst).to_v4() == Some([127, 0, 0, 3]));
+    assert!(endpoint(&near.flow.dst).to_v4() == Some([127, 0, 0, 3]));
 }

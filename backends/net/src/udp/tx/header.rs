@@ -94,9 +94,9 @@ impl UdpPort {
             return true;
         }
         let set = self.tx.header.set(self.fd.raw(), &dst);
-        self.tx.first = self.tx.first.filter(|(first, _)| self.tx.header.suits(first));
+        self.tx.first_dst = self.tx.first_dst.filter(|(first, _)| self.tx.header.suits(first));
         if let Err(e) = set {
-            self.fail(endpoint(&dst), e.errno());
+            self.fail(endpoint(&dst), e.errno(), false);
             self.tx.head += 1;
             return false;
         }
@@ -112,7 +112,7 @@ impl UdpPort {
             return false;
         }
         self.tx.header.has_labels = false;
-        self.tx.first = None;
+        self.tx.first_dst = None;
         for slot in self.tx.head..self.tx.tail {
             self.tx.write_headers(slot);
         }

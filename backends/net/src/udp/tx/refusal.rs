@@ -1,4 +1,5 @@
-//! Handles refused sends: retries, bursts without GSO, and errors of single destinations.
+//! What becomes of a burst whose send was refused: another try, packets one by one, or an error of
+//! its destination.
 
 use super::{UdpPort, TRIES};
 use crate::addr::{endpoint, Endpoint};
@@ -6,23 +7,22 @@ use crate::port::{ErrorKind, PortError};
 use crate::sys::errno;
 use gdrcore_core::wire::icrc::Flow;
 
-/// Who has refused a send. An error that an ICMP message left is not the kernel's own refusal: any
-/// host can send ICMP, at any time. `may_be_icmp`: an ICMP message has come, or could have been
-/// lost.
-fn kind_of(errno: i32, may_be_icmp: impl FnOnce() -> bool) -> ErrorKind {
+/// Who has refused a send. `may_be_icmp`: an ICMP message has come, or the record of one may have
+/// been lost. Any host can send ICMP at any time, so such an errno may not be the kernel's own.
+fn kind_of_refusal(errno: i32, may_be_icmp: bool) -> ErrorKind {
     match errno {
         libc::EMSGSIZE => ErrorKind::Mtu,
-        // No ICMP message becomes this errno: it comes from this host's firewall, which may also
-        // send an ICMP message.
+        // Of this host's firewall, which may send an ICMP message besides: no ICMP message becomes
+        // this errno.
         libc::EPERM => ErrorKind::Send,
-        _ if may_be_icmp() => ErrorKind::Icmp,
+        _ if may_be_icmp => ErrorKind::Icmp,
         _ => ErrorKind::Send,
     }
 }
 
 impl UdpPort {
-    /// Decides on message `i`, whose send failed with `e`. Returns false to stop: the kernel has no
-    /// room.
+    /// Decides about burst `i`, whose send failed with `e`: it is tried again, or given up with an
+    /// error of its destination. False: the kernel has no room; stop.
     pub(super) fn on_refusal(&mut self, i: usize, e: i32) -> bool {
         match e {
             // ENOBUFS: the device's queue is full.
@@ -38,48 +38,45 @@ impl UdpPort {
             return true;
         }
         let (dst, many) = (endpoint(&s.dst), s.len > u32::from(s.seg));
-        if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
-            // The kernel may have refused GSO: packets that are sent one by one show whether it
-            // has.
-            s.single = true;
-            s.refused = true;
+        if many && !s.packet_by_packet && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
+            // Perhaps for GSO: the packets, sent one by one, will show.
+            s.packet_by_packet = true;
+            s.gso_refused = true;
             s.tries = 0;
             self.clear_default_segment();
             return true;
         }
-        self.counters.send_err += 1;
-        let kind = kind_of(e, || icmp > 0 || !self.has_room_for_records());
-        self.report(PortError { dst, errno: e, kind, mtu: 0 });
+        self.fail(dst, e, icmp > 0 || !self.has_room_for_records());
         self.tx.head += 1;
         true
     }
 
-    /// Sends burst `i` packet by packet. Returns false if the kernel has no room; the packets that
-    /// left are remembered.
+    /// Sends burst `i` packet by packet. False: the kernel has no room; the next call goes on
+    /// behind the packets that have left.
     pub(super) fn send_singly(&mut self, i: usize) -> bool {
         if self.tx.default_segment.size != 0 {
             self.clear_default_segment();
         }
         loop {
             let s = *self.tx.slot(i);
-            if s.done >= s.len {
-                if s.refused {
-                    // Every packet was sent on its own, so the segmentation was refused.
+            if s.sent >= s.len {
+                if s.gso_refused {
+                    // Each packet alone was accepted, so it was GSO that the kernel refused.
                     self.tx.remember_refusal(&endpoint(&s.dst));
                     self.counters.gso_refused += 1;
                 }
                 self.tx.head += 1;
                 return true;
             }
-            let n = (s.len - s.done).min(u32::from(s.seg));
-            // SAFETY: `off + done + n <= off + len <= capacity`; nobody else uses the buffer now.
+            let n = (s.len - s.sent).min(u32::from(s.seg));
+            // SAFETY: `off + sent + n <= off + len <= capacity`; nobody else uses the buffer now.
             let packet = unsafe {
                 core::slice::from_raw_parts_mut(
-                    self.tx.buffer.add((s.off + s.done) as usize),
+                    self.tx.buffer.add((s.off + s.sent) as usize),
                     n as usize,
                 )
             };
-            if s.done > 0 {
+            if s.sent > 0 {
                 rewrite_icrc(&self.local, &endpoint(&s.dst), packet);
             }
             let (sa, sa_len) = self.tx.header.address(&s.dst);
@@ -97,7 +94,7 @@ impl UdpPort {
             };
             if rc >= 0 {
                 let slot = self.tx.slot(i);
-                slot.done += n;
+                slot.sent += n;
                 slot.tries = 0;
                 continue;
             }
@@ -111,15 +108,16 @@ impl UdpPort {
         }
     }
 
-    pub(super) fn fail(&mut self, dst: Endpoint, e: i32) {
+    /// Counts and reports a burst that is given up. `may_be_icmp`: as for `kind_of_refusal`.
+    pub(super) fn fail(&mut self, dst: Endpoint, e: i32, may_be_icmp: bool) {
         self.counters.send_err += 1;
-        let kind = if e == libc::EMSGSIZE { ErrorKind::Mtu } else { ErrorKind::Send };
+        let kind = kind_of_refusal(e, may_be_icmp);
         self.report(PortError { dst, errno: e, kind, mtu: 0 });
     }
 }
 
-/// Rewrites the ICRC of a packet that leaves alone: as the k-th packet of a GSO send it had
-/// identification k, alone it has 0.
+/// Recomputes the ICRC of a packet that leaves alone: the k-th packet of a GSO send has
+/// identification k, a packet alone has 0.
 fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
     if local.is_v4() {
         Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
@@ -133,10 +131,10 @@ mod tests {
     #[test]
     fn a_firewall_of_this_host_is_no_message_of_another() {
         for icmp in [false, true] {
-            assert_eq!(kind_of(libc::EPERM, || icmp), ErrorKind::Send);
-            assert_eq!(kind_of(libc::EMSGSIZE, || icmp), ErrorKind::Mtu);
+            assert_eq!(kind_of_refusal(libc::EPERM, icmp), ErrorKind::Send);
+            assert_eq!(kind_of_refusal(libc::EMSGSIZE, icmp), ErrorKind::Mtu);
         }
-        assert_eq!(kind_of(libc::EHOSTUNREACH, || true), ErrorKind::Icmp);
-        assert_eq!(kind_of(libc::EHOSTUNREACH, || false), ErrorKind::Send);
+        assert_eq!(kind_of_refusal(libc::EHOSTUNREACH, true), ErrorKind::Icmp);
+        assert_eq!(kind_of_refusal(libc::EHOSTUNREACH, false), ErrorKind::Send);
     }
 }

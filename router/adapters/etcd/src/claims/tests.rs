@@ -1,5 +1,5 @@
 use super::*;
-use crate::fake::member;
+use crate::fake::start_member;
 use base64::prelude::{Engine, BASE64_STANDARD};
 use gdrcore_router_feed::read;
 use serde_json::{json, Value};
@@ -13,7 +13,7 @@ type Store = Arc<Mutex<BTreeMap<String, (String, u64, String)>>>;
 fn store() -> (Store, Etcd) {
     let store = Store::default();
     let own = store.clone();
-    let endpoint = member(move |path, request| {
+    let endpoint = start_member(move |path, request| {
         let mut keys = own.lock().unwrap();
         let answer = match path {
             "lease/grant" => json!({"ID": "7", "TTL": "15"}),
@@ -30,7 +30,7 @@ fn store() -> (Store, Etcd) {
 fn frail(down: Arc<Mutex<bool>>) -> (Store, Etcd) {
     let store = Store::default();
     let (own, leases) = (store.clone(), Mutex::new(6));
-    let endpoint = member(move |path, request| {
+    let endpoint = start_member(move |path, request| {
         let mut keys = own.lock().unwrap();
         let mut lease = leases.lock().unwrap();
         let answer = match path {

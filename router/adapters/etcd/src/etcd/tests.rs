@@ -1,5 +1,5 @@
 use super::*;
-use crate::fake::member;
+use crate::fake::start_member;
 
 /// An endpoint without a listener.
 fn nobody() -> String {
@@ -17,17 +17,17 @@ fn kv(key: &str, revision: i64) -> Value {
 
 #[test]
 fn the_next_member_is_asked_where_one_does_not_answer() {
-    let lease = |id: &'static str| member(move |_, _| ok(json!({"ID": id, "TTL": "15"})));
+    let lease = |id: &'static str| start_member(move |_, _| ok(json!({"ID": id, "TTL": "15"})));
     let etcd = Etcd::new(vec![nobody(), lease("7"), lease("8")]);
     assert_eq!(etcd.grant(15), Ok(7));
     assert_eq!(etcd.at.load(Ordering::Relaxed), 1, "it is asked first from now on");
     etcd.turn_away();
     assert_eq!(etcd.grant(15), Ok(8));
-    let no_leader = || member(|_, _| (503, json!({"code": 14, "message": "x"}).to_string()));
+    let no_leader = || start_member(|_, _| (503, json!({"code": 14, "message": "x"}).to_string()));
     assert_eq!(Etcd::new(vec![no_leader(), lease("9")]).grant(15), Ok(9));
     let down = Etcd::new(vec![nobody(), no_leader()]).grant(15);
     assert!(matches!(down, Err(Error::Down(_))), "{down:?}");
-    let full = member(|_, _| {
+    let full = start_member(|_, _| {
         (429, json!({"code": 8, "error": "etcdserver: mvcc: database space exceeded"}).to_string())
     });
     let refused = Etcd::new(vec![full, lease("9")]).grant(15);
@@ -37,7 +37,8 @@ fn the_next_member_is_asked_where_one_does_not_answer() {
 #[test]
 fn a_lease_is_renewed_while_it_lasts() {
     let keep = |ttl: Value| {
-        Etcd::new(vec![member(move |_, _| ok(json!({"result": {"ID": "7", "TTL": ttl}})))]).keep(7)
+        Etcd::new(vec![start_member(move |_, _| ok(json!({"result": {"ID": "7", "TTL": ttl}})))])
+            .keep(7)
     };
     assert_eq!(
         (keep(json!("15")), keep(json!("0")), keep(json!(null))),
@@ -48,7 +49,7 @@ fn a_lease_is_renewed_while_it_lasts() {
 #[test]
 fn pages_are_of_one_revision_and_go_forward() {
     let pages = |second: &'static str| {
-        member(move |_, request| {
+        start_member(move |_, request| {
             let from = String::from_utf8(bytes(&request["key"])).unwrap();
             let asked = number(&request["revision"]);
             let key = match (from.as_str(), asked) {
@@ -66,12 +67,12 @@ fn pages_are_of_one_revision_and_go_forward() {
     let etcd = Etcd::new(vec![pages("/a/2")]);
     assert_eq!(etcd.range("/a", |pair| keys.push(pair.key)), Ok(40));
     assert_eq!(keys, ["/a/1", "/a/2"]);
-    let again = member(|_, _| {
+    let again = start_member(|_, _| {
         ok(json!({"header": {"revision": "40"}, "kvs": [kv("/a/1", 3)], "more": true}))
     });
     let outcome = Etcd::new(vec![again]).range("/a", |_| {});
     assert!(matches!(outcome, Err(Error::Refused(_))), "a member that repeats itself: {outcome:?}");
-    let gone = member(|_, _| {
+    let gone = start_member(|_, _| {
         (400, json!({"code": 11, "message": "required revision has been compacted"}).to_string())
     });
     assert_eq!(Etcd::new(vec![gone]).range("/a", |_| {}), Err(Error::Compacted));
@@ -81,7 +82,7 @@ fn pages_are_of_one_revision_and_go_forward() {
 fn a_watch_goes_on_behind_what_it_has_told() {
     let watch = |lines: Vec<Value>| {
         let body: String = lines.iter().map(|l| format!("{l}\n")).collect();
-        let etcd = Etcd::new(vec![member(move |path, request| {
+        let etcd = Etcd::new(vec![start_member(move |path, request| {
             assert_eq!(
                 (path, &request["create_request"]["start_revision"]),
                 ("watch", &json!("5"))
@@ -119,7 +120,7 @@ fn a_watch_goes_on_behind_what_it_has_told() {
 #[test]
 fn a_change_says_what_is_there_where_it_does_not_happen() {
     let txn = |answer: Value| {
-        Etcd::new(vec![member(move |_, _| ok(answer.clone()))]).change("/a", None, If::Absent)
+        Etcd::new(vec![start_member(move |_, _| ok(answer.clone()))]).change("/a", None, If::Absent)
     };
     assert_eq!(txn(json!({"succeeded": true})), Ok(Ok(())));
     let there = json!({"responses": [{"response_range": {"kvs": [kv("/a", 3)], "count": "1"}}]});
@@ -145,7 +146,7 @@ fn no_answer_harms() {
         "{\"result\":{\"events\":[7,{\"kv\":7}]}}\n{\"result\":{\"events\":{}}}\nx",
     ];
     for answer in answers {
-        let etcd = Etcd::new(vec![member(move |_, _| (200, answer.into()))]);
+        let etcd = Etcd::new(vec![start_member(move |_, _| (200, answer.into()))]);
         let _ = etcd.grant(15);
         let _ = etcd.keep(7);
         assert!(etcd.range("/a", |_| panic!("{answer}")).is_err(), "{answer}");

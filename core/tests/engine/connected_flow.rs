@@ -1,36 +1,36 @@
 //! Bursts that are signed for the flow of the port's connected socket.
 
 use gdrcore_core::engine::Burst;
-use gdrcore_core::roce::peer::OwnFlow;
+use gdrcore_core::roce::peer::ConnectedFlow;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Flow, Opcode};
 
 use crate::util::*;
 
 /// The flow of a connected socket from one host to another.
-fn own(net: &Net, from: usize, to: usize) -> OwnFlow {
+fn own(net: &Net, from: usize, to: usize) -> ConnectedFlow {
     let (src, dst) = (net.hosts[from].addr, net.hosts[to].addr);
     let flow = Flow::from_gids(&src.gid, &dst.gid, 40_000, dst.port);
-    OwnFlow { dst, flow, ident: 0xfffd }
+    ConnectedFlow { dst, flow, ident: 0xfffd }
 }
 
 /// All that a host has to send through a port with a connected socket.
-fn bursts(net: &Net, from: usize, own: &mut OwnFlow) -> Vec<(Burst, Vec<u8>)> {
+fn bursts(net: &Net, from: usize, own: &mut ConnectedFlow) -> Vec<(Burst, Vec<u8>)> {
     let mut all = Vec::new();
     let mut buf = vec![0; 65_536];
     while let Some(b) = net.hosts[from].lock().poll_transmit_over(net.now, &mut buf, Some(&*own)) {
         check(&b, &buf[..b.len], own, &flow(net, from, 1 - from));
-        own.ident = own.ident.wrapping_add(u16::from(b.is_own));
+        own.ident = own.ident.wrapping_add(u16::from(b.for_connected));
         all.push((b, buf[..b.len].to_vec()));
     }
     all
 }
 
 /// Checks that each packet is signed as its burst says.
-fn check(b: &Burst, bytes: &[u8], own: &OwnFlow, of_port: &Flow) {
+fn check(b: &Burst, bytes: &[u8], own: &ConnectedFlow, of_port: &Flow) {
     for (k, packet) in (0u16..).zip(bytes.chunks(b.seg)) {
         let (flow, ident) =
-            if b.is_own { (&own.flow, own.ident.wrapping_add(k)) } else { (of_port, k) };
+            if b.for_connected { (&own.flow, own.ident.wrapping_add(k)) } else { (of_port, k) };
         assert!(flow.check(ident, packet).unwrap().exact, "packet {k} of {b:?}");
     }
 }
@@ -48,7 +48,7 @@ fn what_connected_qps_send_is_signed_for_the_flow_to_their_peer() {
             let before = sent;
             for from in 0..2 {
                 for (burst, bytes) in bursts(&net, from, &mut flows[from]) {
-                    assert!(burst.is_own);
+                    assert!(burst.for_connected);
                     sent[from] += 1;
                     // The receiver knows the packets by the one address that they have here.
                     let mut bytes = bytes;
@@ -82,7 +82,7 @@ fn bursts_to_others_are_signed_for_the_address_of_the_port() {
         other.dst.port = port;
         net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 20_000).remote(&b, 0));
         let sent = bursts(&net, 0, &mut other);
-        assert!(!sent.is_empty() && sent.iter().all(|(burst, _)| !burst.is_own));
+        assert!(!sent.is_empty() && sent.iter().all(|(burst, _)| !burst.for_connected));
         for (burst, bytes) in sent {
             let src = net.hosts[0].addr;
             net.hosts[1].lock().handle_packets(net.now, &src, burst.seg, &bytes, false);
@@ -99,7 +99,7 @@ fn datagrams_are_signed_for_the_address_of_the_port() {
     let mut own = own(&net, 0, 1);
     net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100).ud(ah, b.qpn, 0x1111));
     let sent = bursts(&net, 0, &mut own);
-    assert!(matches!(&sent[..], [(burst, _)] if !burst.is_own));
+    assert!(matches!(&sent[..], [(burst, _)] if !burst.for_connected));
     net.settle();
 }
 
@@ -124,7 +124,7 @@ fn a_datagram_leaves_apart_from_what_connected_qps_send() {
         let sent = bursts(&net, 0, &mut own);
         let of_ud = |bytes: &[u8]| bytes[0] == Opcode::UD_SEND_ONLY.0;
         assert_eq!(sent.len(), 2);
-        assert!(sent.iter().all(|(burst, bytes)| burst.is_own != of_ud(bytes)), "{order}");
+        assert!(sent.iter().all(|(burst, bytes)| burst.for_connected != of_ud(bytes)), "{order}");
         net.settle();
     }
 }

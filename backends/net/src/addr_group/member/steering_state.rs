@@ -1,75 +1,79 @@
-//! Finds the member's own index in the kernel's list, and whether its packets arrive here.
+//! Whether the kernel steers this member's packets to this member, and what to do if not: the own
+//! index in the kernel's list, the table of all members, the program made of it, and the packets to
+//! oneself that test it.
 
 use super::super::group_msg::{Delivery, GroupMsg};
-use super::super::numbers::{BLOCK_MAX, CHECK, PROBE};
+use super::super::numbers::{BLOCK_MAX, BLOCK_QPN_BASE, INDEX_QPN_BASE};
 use super::super::steer::Program;
 use super::super::table::{ENTRIES, INDEX_MAX};
-use super::{Member, Phase};
+use super::{Arrived, Member, Phase};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::reason::say;
 use gdrcore_core::wire::{Flow, ICRC_LEN};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Time for a packet to oneself to arrive. It is in the socket before its send returns, but may
-/// stand behind others.
-const PROBE_NS: u64 = 20_000_000;
-/// A member that waits for a peer and receives nothing checks this often whether packets reach it.
-const CHECK_NS: u64 = 100_000_000;
+/// Time to receive a packet to oneself. It is in the socket before its send returns, but may stand
+/// behind others.
+const SELF_TEST_NS: u64 = 20_000_000;
+/// Interval of checks of a member that waits for a peer and receives nothing.
+const WAITING_CHECK_NS: u64 = 100_000_000;
 /// Interval of checks of a member that waits for nothing: a peer may send requests that never
 /// arrive. It is below the ACK timeout of most programs, so that a retry comes after the check.
 const QUIET_CHECK_NS: u64 = 400_000_000;
-/// How long a member that always has packets to read goes on reading for its own probe.
+/// Further time for a member that has not yet read its socket to the end.
 const UNREAD_NS: u64 = 200_000_000;
-/// A detour makes a member check at most this often.
-const HINT_NS: u64 = 50_000_000;
-/// Longest delay of an update. If many members join at once, one table then carries the changes of
-/// several.
+/// Least time between two checks that detours cause.
+const DETOUR_CHECK_NS: u64 = 50_000_000;
+/// Longest delay of a new version of the table. If many members join at once, one version then has
+/// the changes of several.
 const GATHER_NS: u64 = 4_000_000;
 /// An index that no socket has.
 const NO_INDEX: u32 = 0xffff;
-/// Attempts to learn the own index before detours are accepted.
-const TRIES: u32 = 5;
+/// Attempts to learn the own index; after the last one packets take detours.
+const PROBE_TRIES: u32 = 5;
 
 /// Bytes of a packet to oneself: BTH, a CNP's reserved bytes (here: its number), ICRC.
 pub(super) const SELF_LEN: usize = 12 + 16 + ICRC_LEN;
-/// CNP: the one opcode whose payload means nothing, so that a capture shows nothing unusual.
+/// CNP: no other opcode has a payload without a meaning, so a capture shows nothing unusual.
 const OPCODE: u8 = 0x81;
-/// Stands in place of the number: another process requests a check of this process's names.
-const RENEW: u64 = u64::from_le_bytes(*b"gdrnames");
+/// In place of the number: another process asks this one to check its names.
+const RENEW_NAMES: u64 = u64::from_le_bytes(*b"gdrnames");
 /// Least time between two such checks.
-const RENEW_NS: u64 = 50_000_000;
+const NAMES_CHECK_NS: u64 = 50_000_000;
 
-fn packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
+/// Sends a packet to oneself: from a socket to an address, whose `flow` it has. What cannot be sent
+/// now is lost.
+fn send_self_test(socket: RawFd, to: &Endpoint, flow: &Flow, qpn: u32, number: u64) {
     let mut packet = [0u8; SELF_LEN];
     packet[0] = OPCODE;
     packet[2..4].copy_from_slice(&0xffffu16.to_be_bytes());
     packet[4..8].copy_from_slice(&qpn.to_be_bytes());
     packet[12..20].copy_from_slice(&number.to_le_bytes());
     flow.append_icrc(0, &mut packet);
-    packet
+    const { assert!(SELF_LEN <= crate::udp::SMALL) };
+    let (to, len) = to.to_sockaddr();
+    // SAFETY: the packet and the address live through the call and have the lengths beside them.
+    unsafe {
+        let p = packet.as_ptr().cast();
+        libc::sendto(socket, p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
+    }
 }
 
-/// Asks the processes of an address to check their names, by packets from a further socket of that
-/// address. A session manager may have removed the directory of a user who has logged out
-/// (logind.conf(5), RemoveIPC). One packet goes to each of the first 64 indexes.
+/// Asks the processes of an address to check their names: one packet to each of the first 64
+/// indexes, from a further socket of that address. A session manager may have removed the directory
+/// of a user who has logged out (logind.conf(5), RemoveIPC).
 pub(crate) fn request_renewal(at: &Endpoint) {
     let Ok(from) = crate::udp::unconnected(at) else { return };
     let flow = Flow::from_gids(&at.ip, &at.ip, at.port, at.port);
-    let (to, len) = at.to_sockaddr();
     for index in 0..64 {
-        let packet = packet(&flow, PROBE + index, RENEW);
-        // SAFETY: the packet and the address live through the call and have the lengths beside
-        // them.
-        unsafe {
-            let p = packet.as_ptr().cast();
-            libc::sendto(from.raw(), p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
-        }
+        send_self_test(from.raw(), at, &flow, INDEX_QPN_BASE + index, RENEW_NAMES);
     }
 }
 
 /// Whether this process has printed that the kernel refuses the program.
-static SAID: AtomicBool = AtomicBool::new(false);
+static REFUSAL_PRINTED: AtomicBool = AtomicBool::new(false);
 
 impl Member {
     /// Enters the own blocks, index and services in the next version of the table.
@@ -99,8 +103,8 @@ impl Member {
             && (listed.count() == wanted || self.table.services_are_full())
     }
 
-    /// If exactly one owner and one index remain, enters them together. So packets are steered to a
-    /// process that does not answer, too.
+    /// If exactly one owner lacks an index and exactly one index lacks an owner, they belong
+    /// together. So packets are steered to a process that does not answer, too.
     fn conclude_last(&mut self) {
         let mut missing = None;
         let mut others = 0u16;
@@ -143,7 +147,7 @@ impl Member {
                 self.counters.refused += 1;
                 self.refused = true;
                 self.phase = Phase::Idle;
-                if !SAID.swap(true, Ordering::Relaxed) {
+                if !REFUSAL_PRINTED.swap(true, Ordering::Relaxed) {
                     // Printed for an operator who wonders about the speed; programs work.
                     say(format_args!(
                         "the kernel does not steer packets to the processes that share \
@@ -162,7 +166,7 @@ impl Member {
         if !self.has_others() {
             return self.list_own();
         }
-        // Each turn but the last removes a member.
+        // Each iteration but the last removes a member.
         for _ in 0..ENTRIES {
             self.list_own();
             self.conclude_last();
@@ -198,23 +202,24 @@ impl Member {
     }
 
     /// Sends this member a packet for each index below `range`.
-    fn probe(&mut self, now: u64, range: u16) {
+    fn probe_indexes(&mut self, now: u64, range: u16) {
         if self.refused {
             self.phase = Phase::Idle;
             return;
         }
         self.next_nonce();
         for index in 0..range {
-            self.send_self(PROBE + u32::from(index));
+            self.send_self(INDEX_QPN_BASE + u32::from(index));
         }
         self.begin(
             Phase::Probing { range, lowest: None, received: 0 },
             now,
-            PROBE_NS << self.tries,
+            SELF_TEST_NS << self.tries,
         );
     }
 
-    /// A range larger than the number of known sockets, with room for members that join meanwhile.
+    /// How many indexes to probe first: more than the known sockets, with room for members that
+    /// join meanwhile.
     fn first_range(&self) -> u16 {
         let others = self.known.iter().map(|w| w.count_ones()).sum::<u32>() as u16;
         self.table.max_index().map_or(0, |i| i + 1).max(others + 1).saturating_add(4).min(INDEX_MAX)
@@ -234,34 +239,22 @@ impl Member {
             return;
         }
         self.next_nonce();
-        self.send_self(PROBE + NO_INDEX);
+        self.send_self(INDEX_QPN_BASE + NO_INDEX);
         if let Some(index) = self.index {
-            self.send_self(PROBE + u32::from(index));
+            self.send_self(INDEX_QPN_BASE + u32::from(index));
         }
-        self.send_self(CHECK + u32::from(self.block));
+        self.send_self(BLOCK_QPN_BASE + u32::from(self.block));
         let foreign = self.foreign_block();
         if let Some(block) = foreign {
-            self.send_self(CHECK + u32::from(block));
+            self.send_self(BLOCK_QPN_BASE + u32::from(block));
         }
-        let foreign = foreign.map(|_| false);
-        self.begin(
-            Phase::Checking { hashed: false, index: false, block: false, foreign },
-            now,
-            PROBE_NS,
-        );
+        let foreign_block = foreign.map(|_| false);
+        let arrived = Arrived { foreign_block, ..Arrived::default() };
+        self.begin(Phase::Checking(arrived), now, SELF_TEST_NS);
     }
 
-    /// Sends one packet to the own address.
     fn send_self(&self, qpn: u32) {
-        let packet = packet(&self.flow, qpn, self.nonce);
-        const { assert!(SELF_LEN <= crate::udp::SMALL) };
-        let (to, len) = self.local.to_sockaddr();
-        // SAFETY: the packet and the address live through the call and have the lengths beside
-        // them.
-        unsafe {
-            let p = packet.as_ptr().cast();
-            libc::sendto(self.socket, p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
-        }
+        send_self_test(self.socket, &self.local, &self.flow, qpn, self.nonce);
     }
 
     /// Handles a packet that a member has sent to itself. Any process could send such bytes, so
@@ -272,7 +265,7 @@ impl Member {
         if packet.len() != SELF_LEN {
             return false;
         }
-        if packet[12..20] == RENEW.to_le_bytes() {
+        if packet[12..20] == RENEW_NAMES.to_le_bytes() {
             self.check_names(now_ns());
             return true;
         }
@@ -281,19 +274,23 @@ impl Member {
         }
         let qpn = u32::from_be_bytes([0, packet[5], packet[6], packet[7]]);
         match &mut self.phase {
-            Phase::Checking { hashed, .. } if qpn == PROBE + NO_INDEX => *hashed = true,
-            Phase::Checking { index, .. }
-                if self.index.is_some_and(|i| qpn == PROBE + u32::from(i)) =>
-            {
-                *index = true
+            Phase::Checking(arrived) => {
+                let own_index = self.index.map(|i| INDEX_QPN_BASE + u32::from(i));
+                if qpn == INDEX_QPN_BASE + NO_INDEX {
+                    arrived.no_index = true;
+                } else if Some(qpn) == own_index {
+                    arrived.index = true;
+                } else if qpn == BLOCK_QPN_BASE + u32::from(self.block) {
+                    arrived.block = true;
+                } else if let Some(foreign) = &mut arrived.foreign_block {
+                    // A check sends to one other block only.
+                    *foreign = true;
+                }
             }
-            Phase::Checking { block, .. } if qpn == CHECK + u32::from(self.block) => *block = true,
-            // The number is that of this check, so this is the only other block.
-            Phase::Checking { foreign: Some(foreign), .. } if qpn > CHECK => *foreign = true,
             Phase::Probing { range, lowest, received }
-                if qpn >= PROBE && qpn - PROBE < u32::from(*range) =>
+                if qpn >= INDEX_QPN_BASE && qpn - INDEX_QPN_BASE < u32::from(*range) =>
             {
-                let index = (qpn - PROBE) as u16;
+                let index = (qpn - INDEX_QPN_BASE) as u16;
                 *lowest = Some(lowest.map_or(index, |l| l.min(index)));
                 *received += 1;
             }
@@ -304,7 +301,7 @@ impl Member {
 
     /// Checks the names at another process's request: one system call, at a bounded rate.
     fn check_names(&mut self, now: u64) {
-        if now.saturating_sub(self.names_checked_ns) >= RENEW_NS {
+        if now.saturating_sub(self.names_checked_ns) >= NAMES_CHECK_NS {
             self.names_checked_ns = now;
             let lost = self.locks().next().is_some_and(|lock| !lock.is_there());
             self.names_lost = lost;
@@ -316,15 +313,16 @@ impl Member {
     pub fn note_socket_empty(&mut self, now: u64) {
         self.has_read_all = true;
         match self.phase {
-            Phase::Probing { lowest: Some(_), .. } | Phase::Checking { block: true, .. } => {
-                self.until_ns = now
-            }
+            Phase::Probing { lowest: Some(_), .. }
+            | Phase::Checking(Arrived { block: true, .. }) => self.until_ns = now,
             _ => {}
         }
     }
 
-    /// Evaluates the probes. Packets for indexes of no socket arrive either all here or not at all,
-    /// so the lowest index counts. If all have arrived, or none, there is no program yet.
+    /// Learns the own index from the probes that arrived. One to an index that no socket has goes
+    /// where the kernel's hash says, for all such indexes to the same member. If that is this one,
+    /// the own index is the lowest that arrived; else it is the only one. If all probes arrived, or
+    /// none, no program is attached yet.
     fn conclude_probe(&mut self, now: u64, range: u16, lowest: Option<u16>, received: u16) {
         self.phase = Phase::Idle;
         self.tries += 1;
@@ -339,33 +337,32 @@ impl Member {
                     self.attach();
                 }
             }
-            _ if self.tries < TRIES => {
+            _ if self.tries < PROBE_TRIES => {
                 self.attach();
-                self.probe(now, range.saturating_add(4 * self.tries as u16).min(INDEX_MAX));
+                self.probe_indexes(now, range.saturating_add(4 * self.tries as u16).min(INDEX_MAX));
             }
             // The next check or detour tries again.
             _ => self.tries = 0,
         }
     }
 
-    fn conclude_check(
-        &mut self,
-        now: u64,
-        (hashed, index, block): (bool, bool, bool),
-        foreign: Option<bool>,
-    ) {
+    fn conclude_check(&mut self, now: u64, arrived: Arrived) {
         self.phase = Phase::Idle;
-        // A program that knows another member's block also knows this one's, or steers its packets
-        // to the member of a lower block.
-        let steered = block && foreign == Some(false);
-        match (index && (!hashed || steered), block && foreign != Some(true)) {
+        let Arrived { index, no_index, block, foreign_block: foreign } = arrived;
+        // A program that knows a block of another member knows the own block too, or steers packets
+        // for it to the member of a lower block. So if the own block's packet arrived and the other
+        // one did not, the program knows this member, and the hash had no part in it.
+        let is_steered = block && foreign == Some(false);
+        let is_index_right = index && (!no_index || is_steered);
+        let is_block_right = block && foreign != Some(true);
+        match (is_index_right, is_block_right) {
             (true, true) if self.lists_own_blocks() && self.lists_own_services() => {}
             (true, true) => self.publish_soon(now),
-            // The index is right but the program is not: another member has a table without this
-            // member. (The block may have had an owner whose end became known late.)
+            // The attached program is of a table without this member. (The own block may have had
+            // another owner before, whose end became known late.)
             (true, false) if !block => self.publish_soon(now),
-            // The program knows no other member, or no member at all: then packets to oneself may
-            // arrive by chance, and those of a peer go elsewhere.
+            // The program knows no other member, or none at all. Then the hash may have brought the
+            // packets to oneself, and it brings those of a peer to others.
             _ => self.find_index(now, true),
         }
     }
@@ -374,9 +371,9 @@ impl Member {
     pub(super) fn find_index(&mut self, now: u64, must_attach: bool) {
         self.tries = 0;
         self.must_attach |= must_attach;
-        // Uses whichever program is attached. A joining member's table may lack the others, so its
-        // program would take their packets from them.
-        self.probe(now, self.first_range());
+        // By whichever program is attached, because the own one may be wrong: the table of a member
+        // that joins may lack the others, and would take their packets from them.
+        self.probe_indexes(now, self.first_range());
     }
 
     /// Notes a packet of this device that another member forwarded. This starts a check, at a
@@ -385,7 +382,7 @@ impl Member {
     pub fn note_detour(&mut self, now: u64) {
         if self.phase == Phase::Idle
             && self.publish_ns.is_none()
-            && now.saturating_sub(self.detour_ns) >= HINT_NS
+            && now.saturating_sub(self.detour_ns) >= DETOUR_CHECK_NS
         {
             self.detour_ns = now;
             self.check(now);
@@ -398,15 +395,15 @@ impl Member {
         self.checked_ns = now;
     }
 
-    /// Runs the step that is due: a delivery, an accept, an update, the end of a probe or check. To
-    /// be called after [`Member::poll`]. `waits`: the device waits for answers of peers. Few system
-    /// calls, most often none.
+    /// Does what is due: delivers packets, accepts watchers, publishes the table, ends a probe or a
+    /// check. To be called after [`Member::poll`]. `waits`: the device waits for answers of peers.
+    /// Few system calls, most often none.
     pub fn maintain(&mut self, now: u64, waits: bool) {
         self.deliver(now);
         if now >= self.watch_again_ns {
             self.resume_accepting(now);
         }
-        let each = if waits { CHECK_NS } else { QUIET_CHECK_NS };
+        let each = if waits { WAITING_CHECK_NS } else { QUIET_CHECK_NS };
         match self.phase {
             Phase::Idle => {
                 if self.publish_ns.is_some_and(|at| now >= at) {
@@ -416,15 +413,13 @@ impl Member {
                 }
             }
             _ if now < self.until_ns => {}
-            // This thread did not run for a while: packets that came meanwhile count.
-            Phase::Probing { .. } | Phase::Checking { .. }
+            // The thread did not run for a while, and the socket still has packets to read.
+            Phase::Probing { .. } | Phase::Checking(_)
                 if !self.has_read_all && now < self.until_ns.saturating_add(UNREAD_NS) => {}
             Phase::Probing { range, lowest, received } => {
                 self.conclude_probe(now, range, lowest, received)
             }
-            Phase::Checking { hashed, index, block, foreign } => {
-                self.conclude_check(now, (hashed, index, block), foreign)
-            }
+            Phase::Checking(arrived) => self.conclude_check(now, arrived),
             Phase::Asking => self.find_index(now, true),
         }
     }
