@@ -462,24 +462,22 @@ static void hostile(void) {
     drop(&b);
 }
 
-// A buffer of a descriptor (ibv_reg_dmabuf_mr). Here it is plain memory: the CPU only needs to be
-// able to map it.
-static void buffers(void) {
-    enum { OFFSET = 4096 + 64, LENGTH = 8000, PAGE = 0x10000, IOVA = PAGE + 64 };
+enum { BUFFER = 4 * 4096, BUFFER_AT = 4096 + 64, BUFFER_LENGTH = 8000, BUFFER_PAGE = 0x10000 };
+static const int buffer_flags =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
+// A region of a descriptor's memory (ibv_reg_dmabuf_mr), which it closes: bytes of it travel.
+static void use_buffer(int fd) {
+    enum { IOVA = BUFFER_PAGE + 64, LENGTH = BUFFER_LENGTH, OFFSET = BUFFER_AT };
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 0);
-    int fd = memfd_create("buffer", 0), nothing[2];
-    CHECK(fd >= 0 && ftruncate(fd, 4 * 4096) == 0 &&
-          socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
-    int flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     errno = 0;
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, nothing[0], flags) && errno == EOPNOTSUPP);
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, -1, flags) && errno == EBADF);
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, PAGE, fd, flags) && errno == EINVAL);
-    struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, OFFSET, LENGTH, IOVA, fd, flags);
-    CHECK(mr && mr->length == LENGTH &&
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, BUFFER_PAGE, -1, buffer_flags) && errno == EBADF);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, BUFFER_PAGE, fd, buffer_flags) && errno == EINVAL);
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, OFFSET, LENGTH, IOVA, fd, buffer_flags);
+    CHECK(mr && mr->length == LENGTH && mr->addr == (void *)(uintptr_t)OFFSET &&
           ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) != 0);
-    char *map = mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *map = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(map != MAP_FAILED && close(fd) == 0);
     memset(a.buf, 0x5a, 1000);
     struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = 1000, .lkey = a.mr->lkey};
@@ -502,24 +500,77 @@ static void buffers(void) {
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.wr.rdma.remote_addr = IOVA + LENGTH - 7;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status == IBV_WC_REM_ACCESS_ERR);
-    CHECK(munmap(map, 4 * 4096) == 0 && close(nothing[0]) == 0 && close(nothing[1]) == 0);
-    CHECK(ibv_dereg_mr(mr) == 0);
+    CHECK(munmap(map, BUFFER) == 0 && ibv_dereg_mr(mr) == 0);
     drop(&a);
     drop(&b);
+}
+
+// A buffer of a descriptor. Here it is plain memory: the CPU only needs to be able to map it.
+static void buffers(void) {
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    int fd = memfd_create("buffer", 0), nothing[2];
+    CHECK(fd >= 0 && ftruncate(fd, BUFFER) == 0 &&
+          socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
+    errno = 0;
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, BUFFER_PAGE, nothing[0], buffer_flags) &&
+          errno == EOPNOTSUPP);
+    CHECK(close(nothing[0]) == 0 && close(nothing[1]) == 0);
+    use_buffer(fd);
 
     // A buffer that is truncated under traffic is an error of the queue pair, not the end of the
     // program.
-    pair(&a, &b, IBV_QPT_RC, 0);
     CHECK((fd = memfd_create("buffer", 0)) >= 0 && ftruncate(fd, 4096) == 0);
-    CHECK((mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, fd, flags)) && ftruncate(fd, 0) == 0 &&
-          close(fd) == 0);
-    sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
-    wr.wr.rdma.remote_addr = PAGE;
-    wr.wr.rdma.rkey = mr->rkey;
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, BUFFER_PAGE, fd, buffer_flags);
+    CHECK(mr && ftruncate(fd, 0) == 0 && close(fd) == 0);
+    struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
+    struct ibv_send_wr wr = { .sg_list = &sge,
+                              .num_sge = 1,
+                              .opcode = IBV_WR_RDMA_WRITE,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .wr.rdma = { BUFFER_PAGE, mr->rkey } },
+                       *bad;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status != IBV_WC_SUCCESS);
     CHECK(ibv_dereg_mr(mr) == 0);
     drop(&a);
     drop(&b);
+}
+
+// Memory of a descriptor that cannot shrink, with all its pages: a router takes it as well.
+static int sealed_memory(void) {
+    int fd = memfd_create("buffer", MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && fallocate(fd, 0, 0, BUFFER) == 0 &&
+          fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    return fd;
+}
+
+static void sealed_buffer(void) {
+    use_buffer(sealed_memory());
+}
+
+// What a router does not map for its soft device.
+static void refused_buffers(void) {
+    struct side a;
+    make(&a, IBV_QPT_RC, 0);
+    int sealed = sealed_memory(), plain = memfd_create("buffer", 0), nothing[2];
+    CHECK(plain >= 0 && ftruncate(plain, BUFFER) == 0 &&
+          socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
+    const struct {
+        int fd, error;
+        uint64_t offset;
+    } cases[] = { { plain, EACCES, 0 },
+                  { nothing[0], EACCES, 0 },
+                  { sealed, EINVAL, BUFFER },
+                  { sealed, EINVAL, -4096ul } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        errno = 0;
+        CHECK(!ibv_reg_dmabuf_mr(a.pd, cases[i].offset, 4096, BUFFER_PAGE, cases[i].fd,
+                                 buffer_flags) &&
+              errno == cases[i].error);
+    }
+    CHECK(close(sealed) == 0 && close(plain) == 0 && close(nothing[0]) == 0 &&
+          close(nothing[1]) == 0);
+    drop(&a);
 }
 
 // Many more objects than the device initially has room for.
@@ -695,7 +746,9 @@ int main(int argc, char **argv) {
                   { "lid", lid },         { "counters", counters }, { "forks", forks },
                   { "hostile", hostile }, { "buffers", buffers },   { "grow", grow },
                   { "limits", limits },   { "stack", stack },       { "leaks", leaks },
-                  { "lone_stack", lone_stack } };
+                  { "lone_stack", lone_stack },
+                  { "sealed_buffer", sealed_buffer },
+                  { "refused_buffers", refused_buffers } };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();
@@ -704,6 +757,6 @@ int main(int argc, char **argv) {
     fprintf(stderr,
             "usage: verbs "
             "router|events|gids|lid|counters|forks|hostile|buffers|grow|limits|stack|lone_stack|"
-            "leaks\n");
+            "leaks|sealed_buffer|refused_buffers\n");
     return 2;
 }

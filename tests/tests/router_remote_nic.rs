@@ -13,7 +13,7 @@ use gdrcore_tests::remote::{
 use gdrcore_tests::router::Router;
 use gdrcore_tests::rxe::vm::{self, Release, Vm};
 use gdrcore_tests::skip;
-use gdrcore_tests::tools::{find, loopback, run, scratch};
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
 use std::path::Path;
 use std::process::Command;
 
@@ -104,6 +104,20 @@ fn unmodified_programs_run_on_a_nic_of_a_router() {
         let said = format!("{words}: {}\n{}", of_server.output, of_client.output);
         assert!(of_server.ok() && of_client.ok(), "{said}");
     }
+    wait_until_empty(&router);
+}
+
+#[test]
+fn a_dma_buf_of_a_program_is_registered_with_the_nic() {
+    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        skip!("no cc, or no <infiniband/verbs.h> (libibverbs-dev)");
+    }
+    let router = router!(7, "");
+    let program = compile("cc", "verbs", &scratch("router-remote-nic"), &["-libverbs"]);
+    let mut tenant = command(&program, "");
+    tenant.env_remove("GDRC_ADDRESS").env("GDRC_ROUTER", router.socket("a"));
+    let done = run(tenant.arg("sealed_buffer"), 60);
+    assert!(done.ok(), "{done}");
     wait_until_empty(&router);
 }
 

@@ -159,7 +159,8 @@ fn programs_of_each_part_of_verbs_run() {
         assert!(done.ok() && done.output.contains("ok"), "{name}: {}", done.output);
     }
     let verbs = compile("cc", "verbs", &dir, &["-libverbs"]);
-    for mode in ["router", "gids", "lid", "forks", "limits", "lone_stack"] {
+    let modes = ["router", "gids", "lid", "forks", "limits", "lone_stack"];
+    for mode in modes.into_iter().chain(["sealed_buffer", "refused_buffers"]) {
         let done = run(of_tenant(&router, "a", &verbs).arg(mode), 60);
         assert!(done.ok(), "{mode}: {}", done.output);
     }

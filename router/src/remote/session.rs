@@ -42,6 +42,8 @@ pub(super) struct Mr {
 pub(super) enum MrMemory {
     Host(Pages),
     Gpu(GpuRegion),
+    /// Of a NIC, by its bytes: the NIC has it open.
+    DmaBuf(u64),
 }
 
 impl MrMemory {
@@ -49,13 +51,14 @@ impl MrMemory {
         match self {
             MrMemory::Host(pages) => pages.bytes(),
             MrMemory::Gpu(gpu) => gpu.bytes(),
+            MrMemory::DmaBuf(bytes) => *bytes,
         }
     }
 
     pub(super) fn pieces(&self) -> usize {
         match self {
             MrMemory::Host(pages) => pages.pieces(),
-            MrMemory::Gpu(_) => 0,
+            MrMemory::Gpu(_) | MrMemory::DmaBuf(_) => 0,
         }
     }
 }

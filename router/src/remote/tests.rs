@@ -649,6 +649,9 @@ fn regions_are_of_pages_that_are_there_and_in_few_pieces() {
     tenant.ask::<call::MrDereg>(&made[0]);
     tenant.ask::<call::MrReg>(&region);
     tenant.ask::<call::MrDereg>(&made[1]);
+    // The session's file is none.
+    let refused = tenant.try_ask::<call::DmaBufMrReg>(&region).err();
+    assert_eq!(refused, Some(Error::Invalid), "a dma-buf without its descriptor");
     // SAFETY: our own page, which `memory` keeps; a hole reads as zeroes.
     let punched = unsafe { libc::madvise(memory.as_ptr().cast(), 4096, libc::MADV_REMOVE) };
     assert_eq!(punched, 0);

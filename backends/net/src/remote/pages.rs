@@ -24,6 +24,22 @@ static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
 pub struct File {
     fd: Foreign,
     len: u64,
+    /// Its pages are the driver's, which made them with it.
+    is_dma_buf: bool,
+}
+
+/// `DMA_BUF_MAGIC` of linux/magic.h.
+const DMA_BUF_MAGIC: u32 = 0x444d_4142;
+
+/// The type of a descriptor's file system (fstatfs(2)).
+fn file_system(fd: &Foreign) -> Result<u32> {
+    // SAFETY: zeroes are a valid statfs, which lives through the call.
+    unsafe {
+        let mut about: libc::statfs = core::mem::zeroed();
+        checked(libc::fstatfs(fd.raw(), &mut about))?;
+        // The types of the field differ by libc.
+        Ok(about.f_type as u32)
+    }
 }
 
 impl File {
@@ -37,22 +53,33 @@ impl File {
         let len = sealed_len(fd.raw(), libc::F_SEAL_SHRINK);
         let len =
             len.ok_or_else(|| refuse!(Access, "the file of the session's memory may shrink"))?;
-        // SAFETY: zeroes are a valid statfs, which lives through the call.
-        let kind = unsafe {
-            let mut about: libc::statfs = core::mem::zeroed();
-            checked(libc::fstatfs(fd.raw(), &mut about))?;
-            about.f_type
-        };
-        // The types of the two differ by libc.
-        if kind as u32 != libc::TMPFS_MAGIC as u32 {
+        if file_system(&fd)? != libc::TMPFS_MAGIC as u32 {
             return Err(refuse!(Access, "the file of the session's memory has no plain pages"));
         }
-        Ok(File { fd, len })
+        Ok(File { fd, len, is_dma_buf: false })
+    }
+
+    /// The same, and a dma-buf, whose size is fixed.
+    ///
+    /// # Errors
+    /// As [`File::new`].
+    pub fn of_buffer(fd: Foreign) -> Result<File> {
+        // Files of a FUSE server have a type, so nobody but the kernel is asked.
+        if !fd.is_anonymous() || file_system(&fd)? != DMA_BUF_MAGIC {
+            return File::new(fd);
+        }
+        // SAFETY: no pointers. Nobody uses the position of the descriptor.
+        let len = unsafe { libc::lseek(fd.raw(), 0, libc::SEEK_END) };
+        let len = u64::try_from(len).map_err(|_| last_error())?;
+        Ok(File { fd, len, is_dma_buf: true })
     }
 
     /// Whether all pages of a range are there. A missing one would come into being by an access of
     /// the router, which would pay for it.
     fn is_whole(&self, offset: u64, end: u64) -> bool {
+        if self.is_dma_buf {
+            return true;
+        }
         // SAFETY: no pointers. Nobody uses the position of the descriptor.
         let hole = unsafe { libc::lseek(self.fd.raw(), offset as libc::off_t, libc::SEEK_HOLE) };
         u64::try_from(hole).is_ok_and(|hole| hole >= end.min(self.len))

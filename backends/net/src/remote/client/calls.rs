@@ -79,6 +79,32 @@ impl RemoteDevice {
         Ok((mr, MrAttr { addr, ..attr }))
     }
 
+    /// Registers a dma-buf of the program: `reg`, whose address is the offset in it. The descriptor
+    /// stays the program's.
+    ///
+    /// # Errors
+    /// As [`Device::mr_reg`]; `EBADF`: no descriptor. [`Error::Access`]: it is neither a dma-buf
+    /// nor memory that cannot shrink.
+    pub fn mr_reg_dmabuf(&self, reg: &MrReg, fd: RawFd) -> Result<(Handle, MrAttr)> {
+        let MrReg { pd, addr, length, iova, access, .. } = *reg;
+        // SAFETY: no pointers.
+        check(unsafe { libc::fcntl(fd, libc::F_GETFD) })?;
+        let page = page_size() as u64;
+        let first = addr % page;
+        let bytes = first.checked_add(length).and_then(|n| n.checked_next_multiple_of(page));
+        let bytes = bytes.ok_or_else(|| {
+            refuse!(Invalid, "length {length:#x}: more than the address space has")
+        })?;
+        let pieces = vec![(addr - first, bytes)];
+        let region = Region { pd, addr, length, iova, access, pieces };
+        // SAFETY: a descriptor of the program, as was found above.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let ((mr, attr), _) = self.exchange::<call::DmaBufMrReg>(&region, Some(fd))?;
+        let attr = MrAttr { addr, ..attr };
+        self.note_region(mr, Mr { attr, pieces: Vec::new() });
+        Ok((mr, attr))
+    }
+
     /// Registers memory of a GPU: `reg`, whose address is the program's, in the allocation of a
     /// descriptor, which stays the caller's.
     ///
