@@ -299,8 +299,22 @@ impl Session {
     ) -> Result<MrAttr> {
         // Until the device has changed over, both have their pages.
         let (pages, reg) = self.pages_of(shared, region, None)?;
-        let attr = shared.device().mr_rereg(self.mrs.get(mr)?.device, &reg)?;
-        self.mrs.get_mut(mr)?.memory = MrMemory::Host(pages);
+        let before = self.mrs.get(mr)?.device;
+        let (device, attr) = match shared.nic() {
+            None => (before, shared.device().mr_rereg(before, &reg)?),
+            Some(nic) => {
+                // ibv_rereg_mr has no `iova`: a region has the address where the router has it.
+                let (made, attr) = nic.mr_reg(&reg)?;
+                if let Err(e) = nic.mr_dereg(before) {
+                    if nic.mr_dereg(made).is_err() {
+                        std::mem::forget(pages);
+                    }
+                    return Err(e);
+                }
+                (made, attr)
+            }
+        };
+        *self.mrs.get_mut(mr)? = Mr { device, memory: MrMemory::Host(pages) };
         Ok(MrAttr { access: region.access, ..attr })
     }
 
