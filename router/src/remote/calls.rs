@@ -360,8 +360,9 @@ impl Session {
         let made = cq_shape(given).and_then(|shapes| self.make_queues(shapes));
         let (map, fd) = made.inspect_err(|_| _ = shared.device().cq_destroy(device))?;
         let shape = map.shapes()[0];
-        let (next, idle, solicited, owed) = (None, 0, false, false);
-        self.cqs.add(Cq { device, map, next, tail: 0, channel, idle, solicited, owed })?;
+        let (next, idle, solicited, owed, has_failed) = (None, 0, false, false, false);
+        let cq = Cq { device, map, next, tail: 0, channel, idle, solicited, owed, has_failed };
+        self.cqs.add(cq)?;
         owners.insert(device, (self.number, handle));
         self.start_polling(handle);
         Ok(((handle, given, shape), fd))
