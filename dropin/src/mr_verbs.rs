@@ -267,13 +267,14 @@ pub unsafe fn of_dmabuf(
         Some(router) => (unsafe { new_by(&w, |_, reg| router.mr_reg_dmabuf(reg, fd))? }, None),
         None => {
             let writable = access & writes != 0;
-            let map = Map::shared(fd, offset - into, whole, writable).map_err(|e| match e {
+            let made = Map::of_buffer(fd, offset - into, whole, writable);
+            let (map, at) = made.map_err(|e| match e {
                 Error::NoDevice => {
                     refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's")
                 }
                 e => e,
             })?;
-            let addr = map.as_ptr() as u64 + into;
+            let addr = at + into;
             let by_cpu =
                 |hca: &Hca, reg: &MrReg| hca.make(0, |d| d.mr_reg(&MrReg { addr, ..*reg }));
             // SAFETY: the program's domain.
@@ -292,7 +293,7 @@ const CHANGE_ACCESS: c_int = 4;
 /// `IBV_REREG_MR_ERR_INPUT`: the old region is unchanged.
 const REREG_ERR_INPUT: c_int = -1;
 
-/// `ibv_rereg_mr`: the region keeps its keys.
+/// `ibv_rereg_mr`: the region keeps its keys, unless it is a NIC's by way of a router.
 pub unsafe extern "C" fn rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,

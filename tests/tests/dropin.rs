@@ -240,6 +240,8 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
         "stack",
         "leaks",
         "sealed_buffer",
+        "ended_buffer",
+        "rereg",
     ] {
         let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
         assert!(done.ok(), "{mode}: {done}");

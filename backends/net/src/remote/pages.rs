@@ -1,9 +1,9 @@
 //! The router's end of a session's memory: pages of the tenant's file, mapped side by side.
 
 use crate::map::page_size;
-use crate::memfd::sealed_len;
+use crate::memfd::{file_system, of_dma_buf, sealed_len};
 use crate::rights::Foreign;
-use crate::sys::{check as checked, last_error};
+use crate::sys::last_error;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use std::ptr::NonNull;
@@ -28,20 +28,6 @@ pub struct File {
     is_dma_buf: bool,
 }
 
-/// `DMA_BUF_MAGIC` of linux/magic.h.
-const DMA_BUF_MAGIC: u32 = 0x444d_4142;
-
-/// The type of a descriptor's file system (fstatfs(2)).
-fn file_system(fd: &Foreign) -> Result<u32> {
-    // SAFETY: zeroes are a valid statfs, which lives through the call.
-    unsafe {
-        let mut about: libc::statfs = core::mem::zeroed();
-        checked(libc::fstatfs(fd.raw(), &mut about))?;
-        // The types of the field differ by libc.
-        Ok(about.f_type as u32)
-    }
-}
-
 impl File {
     /// Takes a descriptor that a tenant sent. The last page may be a part of one.
     ///
@@ -53,7 +39,7 @@ impl File {
         let len = sealed_len(fd.raw(), libc::F_SEAL_SHRINK);
         let len =
             len.ok_or_else(|| refuse!(Access, "the file of the session's memory may shrink"))?;
-        if file_system(&fd)? != libc::TMPFS_MAGIC as u32 {
+        if file_system(fd.raw())? != libc::TMPFS_MAGIC as u32 {
             return Err(refuse!(Access, "the file of the session's memory has no plain pages"));
         }
         Ok(File { fd, len, is_dma_buf: false })
@@ -64,8 +50,7 @@ impl File {
     /// # Errors
     /// As [`File::new`].
     pub fn of_buffer(fd: Foreign) -> Result<File> {
-        // Files of a FUSE server have a type, so nobody but the kernel is asked.
-        if !fd.is_anonymous() || file_system(&fd)? != DMA_BUF_MAGIC {
+        if !of_dma_buf(fd.raw()) {
             return File::new(fd);
         }
         // SAFETY: no pointers. Nobody uses the position of the descriptor.
@@ -91,6 +76,8 @@ impl File {
 pub struct Pages {
     base: NonNull<u8>,
     len: usize,
+    /// Bytes before the first piece.
+    skipped: usize,
     pieces: usize,
 }
 
@@ -101,15 +88,25 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     /// Maps the pieces of a file, each an offset and bytes, one behind the other. One system call
-    /// for each, and one more.
+    /// for each, and one more. A dma-buf is mapped from its beginning on, as by
+    /// [`crate::map::Map::of_buffer`].
     ///
     /// # Errors
     /// `Invalid`: no piece or too many, or one that is no whole pages within the file, or whose
-    /// pages are not all there. `NoMemory`: there are too many pieces in all. `NoMemory`, `Os`: as
-    /// mmap(2).
+    /// pages are not all there; more than one of a dma-buf. `NoMemory`: there are too many pieces
+    /// in all. `NoMemory`, `Os`: as mmap(2).
     pub fn map(file: &File, pieces: &[(u64, u64)], writable: bool) -> Result<Pages> {
         let page = page_size() as u64;
-        let len = check(pieces, file.len.next_multiple_of(page), page)?;
+        let most = file.len.next_multiple_of(page);
+        let mut len = check(pieces, most, page)?;
+        let (from_start, mut pieces, mut skipped) = ([(0, pieces[0].0 + pieces[0].1)], pieces, 0);
+        if file.is_dma_buf {
+            if pieces.len() > 1 {
+                return Err(refuse!(Invalid, "a dma-buf in {} pieces", pieces.len()));
+            }
+            (skipped, len) = (pieces[0].0 as usize, check(&from_start, most, page)?);
+            pieces = &from_start;
+        }
         if let Some((at, _)) = pieces.iter().find(|(at, n)| !file.is_whole(*at, at + n)) {
             return Err(refuse!(Invalid, "at {at:#x} of the session's file there is a hole"));
         }
@@ -122,7 +119,7 @@ impl Pages {
         }
         let base = NonNull::new(p.cast::<u8>()).ok_or_else(last_error)?;
         // From here on a drop unmaps the whole range.
-        let mut whole = Pages { base, len, pieces: 0 };
+        let mut whole = Pages { base, len, skipped, pieces: 0 };
         take_mappings(&MAPPINGS, pieces.len())?;
         whole.pieces = pieces.len();
         let mut at = 0;
@@ -146,12 +143,12 @@ impl Pages {
 
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
-        self.base.as_ptr().addr() as u64
+        (self.base.as_ptr().addr() + self.skipped) as u64
     }
 
-    /// Bytes mapped.
+    /// Bytes from there on.
     pub fn bytes(&self) -> u64 {
-        self.len as u64
+        (self.len - self.skipped) as u64
     }
 
     /// Pieces mapped.
@@ -225,6 +222,23 @@ mod tests {
         assert_eq!(pages.pieces(), 2);
         let hole = Pages::map(&file, &[(3 * page, 2 * page)], true).err();
         assert_eq!(hole, Some(Error::Invalid), "nobody has written to the last page");
+    }
+
+    #[test]
+    fn a_dma_buf_is_mapped_from_its_beginning() {
+        let page = page_size() as u64;
+        let (map, fd) = Map::with_file(c"gdrcore-test", 4 * page as usize).unwrap();
+        // SAFETY: inside the map.
+        unsafe { map.as_ptr().add(2 * page as usize).write_volatile(2) };
+        // Memory, in place of one.
+        let file = File { is_dma_buf: true, ..File::new(fd.into()).unwrap() };
+        let pages = Pages::map(&file, &[(2 * page, page)], true).unwrap();
+        let mut byte = [0];
+        gdrcore_core::mem::host::fetch(pages.addr(), &mut byte).unwrap();
+        assert_eq!((byte, pages.bytes(), pages.pieces()), ([2], page, 1));
+        assert_eq!(pages.base.as_ptr().addr() as u64 + 2 * page, pages.addr());
+        let two = Pages::map(&file, &[(0, page), (2 * page, page)], true).err();
+        assert_eq!(two, Some(Error::Invalid));
     }
 
     #[test]
