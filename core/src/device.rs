@@ -241,7 +241,7 @@ pub trait Device: Sync {
         Err(lacks("XRC"))
     }
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)>;
-    /// Registers a region anew, under the same handle and keys.
+    /// Registers a region anew, under the same handle and keys; a NIC of a router gives others.
     fn mr_rereg(&self, _mr: Handle, _reg: &MrReg) -> Result<MrAttr> {
         Err(lacks("registering a region anew"))
     }

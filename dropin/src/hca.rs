@@ -23,6 +23,7 @@ use gdrcore_core::device::{async_event, AsyncEvent, Device, DeviceAttr};
 use gdrcore_core::verbs::types::{AhAttr, Handle};
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::Map;
+use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::soft::{EventSink, SoftDevice};
 use gdrcore_net::thread_lock::retry_while_busy;
 use std::collections::HashMap;
@@ -226,6 +227,11 @@ impl Hca {
     /// The device, if it is in this process.
     pub fn soft(&self) -> Option<&'static SoftDevice> {
         self.place.soft()
+    }
+
+    /// The device, if it is a router's.
+    pub fn router(&self) -> Option<&'static RemoteDevice> {
+        self.place.router()
     }
 
     /// Sends a management datagram of another class than the connection manager's.

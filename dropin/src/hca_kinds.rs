@@ -45,6 +45,14 @@ impl Place {
         }
     }
 
+    /// The device, if it is a router's.
+    pub fn router(&self) -> Option<&'static RemoteDevice> {
+        match *self {
+            Place::Here(_) => None,
+            Place::Router(device) => Some(device),
+        }
+    }
+
     /// Gives a new device its memory of null regions, and its events their way. Those of a router's
     /// device wait to be taken.
     ///

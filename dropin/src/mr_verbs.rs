@@ -9,7 +9,7 @@ use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
 use crate::weak;
 use core::ffi::{c_int, c_uint, c_void};
-use gdrcore_core::device::MrReg;
+use gdrcore_core::device::{MrAttr, MrReg};
 use gdrcore_core::verbs::types::{access, Handle, ACCESS_ALL, ACCESS_REMOTE_CHANGE};
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::{page_size, Map};
@@ -27,8 +27,8 @@ pub struct Mr {
     /// The arguments of the registration, for `ibv_rereg_mr`.
     iova: u64,
     access: u32,
-    /// The library's mapping of its dma-buf.
-    map: Option<Map>,
+    /// It is of a dma-buf; with the library's mapping of that, unless a router has it.
+    dma_buf: Option<Option<Map>>,
     /// The DMA handle of its registration, which cannot be deallocated meanwhile.
     dmah: Option<&'static Dmah>,
 }
@@ -82,9 +82,23 @@ impl RegRequest {
 /// `w.pd` is the program's.
 pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
     // SAFETY: the caller's promise.
+    unsafe { new_by(w, |hca, reg| hca.make(0, |d| d.mr_reg(reg))) }
+}
+
+/// The same, registered with the device by `register`.
+///
+/// # Errors
+/// As [`new`].
+///
+/// # Safety
+/// As [`new`].
+unsafe fn new_by(
+    w: &RegRequest,
+    register: impl FnOnce(&Hca, &MrReg) -> Result<(Handle, MrAttr)>,
+) -> Result<*mut ibv_mr> {
+    // SAFETY: the caller's promise.
     let pd = unsafe { Pd::from_ptr(w.pd)? };
-    let reg = w.request(pd);
-    let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
+    let (handle, attr) = register(pd.hca, &w.request(pd))?;
     let domain = pd.hold();
     let number = ObjectNumber::new(ObjectKind::Mr, pd.hca);
     let shown = number.get();
@@ -106,7 +120,7 @@ pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
         domain,
         iova: w.iova,
         access: w.access,
-        map: None,
+        dma_buf: None,
         dmah: None,
     }));
     pd.hca.objects().regions.insert(shown, mr.cast());
@@ -197,9 +211,10 @@ pub unsafe fn of_host(w: &RegRequest) -> Result<*mut ibv_mr> {
     unsafe { new(w) }
 }
 
-/// `ibv_reg_dmabuf_mr`. The CPU makes this device's copies, so the CPU must be able to map the
-/// buffer (of a display, of system memory). Any other buffer, such as a GPU's, is EOPNOTSUPP: the C
-/// ABI's `gdrc_mr_reg_memory` supports those.
+/// `ibv_reg_dmabuf_mr`. The CPU makes the copies of a soft device, so the CPU must be able to map
+/// the buffer (of a display, of system memory). Any other buffer, such as a GPU's, is EOPNOTSUPP:
+/// the C ABI's `gdrc_mr_reg_memory` supports those. A router's NIC reaches any that its driver
+/// does.
 pub unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -243,20 +258,31 @@ pub unsafe fn of_dmabuf(
         refuse!(Invalid, "length {length:#x}: at least 1, and within the address space")
     })?;
     let writes = access::LOCAL_WRITE | ACCESS_REMOTE_CHANGE;
-    let map = Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
-        Error::NoDevice => {
-            refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's")
-        }
-        e => e,
-    })?;
-    let addr = map.as_ptr() as u64 + into;
     // SAFETY: the program's domain.
-    let mr = unsafe { new(&RegRequest { pd, addr, length, iova, access, provider: 0 })? };
-    // SAFETY: made just now; nobody else knows it.
-    let m = unsafe { &mut *mr.cast::<Mr>() };
+    let router = unsafe { Pd::from_ptr(pd)? }.hca.router();
     // As in rdma-core, the address is the offset in the buffer.
-    m.ibv.addr = offset as *mut c_void;
-    m.map = Some(map);
+    let w = RegRequest { pd, addr: offset, length, iova, access, provider: 0 };
+    let (mr, map) = match router {
+        // SAFETY: the program's domain.
+        Some(router) => (unsafe { new_by(&w, |_, reg| router.mr_reg_dmabuf(reg, fd))? }, None),
+        None => {
+            let writable = access & writes != 0;
+            let made = Map::of_buffer(fd, offset - into, whole, writable);
+            let (map, at) = made.map_err(|e| match e {
+                Error::NoDevice => {
+                    refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's")
+                }
+                e => e,
+            })?;
+            let addr = at + into;
+            let by_cpu =
+                |hca: &Hca, reg: &MrReg| hca.make(0, |d| d.mr_reg(&MrReg { addr, ..*reg }));
+            // SAFETY: the program's domain.
+            (unsafe { new_by(&w, by_cpu)? }, Some(map))
+        }
+    };
+    // SAFETY: made just now; nobody else knows it.
+    unsafe { (*mr.cast::<Mr>()).dma_buf = Some(map) };
     Ok(mr)
 }
 
@@ -267,7 +293,7 @@ const CHANGE_ACCESS: c_int = 4;
 /// `IBV_REREG_MR_ERR_INPUT`: the old region is unchanged.
 const REREG_ERR_INPUT: c_int = -1;
 
-/// `ibv_rereg_mr`: the region keeps its keys.
+/// `ibv_rereg_mr`: the region keeps its keys, unless it is a NIC's by way of a router.
 pub unsafe extern "C" fn rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -290,7 +316,7 @@ pub unsafe extern "C" fn rereg_mr(
         // SAFETY: the program's region, which it gives us for the call.
         let m = unsafe { &mut *mr.cast::<Mr>() };
         let moves = flags & CHANGE_TRANSLATION != 0;
-        if m.map.is_some() {
+        if m.dma_buf.is_some() {
             // The program has no address of the buffer for another call.
             return Err(refuse!(
                 Unsupported,
@@ -378,7 +404,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
             domain: p.hold(),
             iova: m.iova,
             access: m.access,
-            map: None,
+            dma_buf: None,
             dmah: None,
         };
         Ok(Box::into_raw(Box::new(alias)).cast())

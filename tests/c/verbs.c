@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -462,24 +463,22 @@ static void hostile(void) {
     drop(&b);
 }
 
-// A buffer of a descriptor (ibv_reg_dmabuf_mr). Here it is plain memory: the CPU only needs to be
-// able to map it.
-static void buffers(void) {
-    enum { OFFSET = 4096 + 64, LENGTH = 8000, PAGE = 0x10000, IOVA = PAGE + 64 };
+enum { BUFFER = 4 * 4096, BUFFER_AT = 4096 + 64, BUFFER_LENGTH = 8000, BUFFER_PAGE = 0x10000 };
+static const int buffer_flags =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
+// A region of a descriptor's memory (ibv_reg_dmabuf_mr), which it closes: bytes of it travel.
+static void use_buffer(int fd) {
+    enum { IOVA = BUFFER_PAGE + 64, LENGTH = BUFFER_LENGTH, OFFSET = BUFFER_AT };
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 0);
-    int fd = memfd_create("buffer", 0), nothing[2];
-    CHECK(fd >= 0 && ftruncate(fd, 4 * 4096) == 0 &&
-          socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
-    int flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     errno = 0;
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, nothing[0], flags) && errno == EOPNOTSUPP);
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, -1, flags) && errno == EBADF);
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, PAGE, fd, flags) && errno == EINVAL);
-    struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, OFFSET, LENGTH, IOVA, fd, flags);
-    CHECK(mr && mr->length == LENGTH &&
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, BUFFER_PAGE, -1, buffer_flags) && errno == EBADF);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, BUFFER_PAGE, fd, buffer_flags) && errno == EINVAL);
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, OFFSET, LENGTH, IOVA, fd, buffer_flags);
+    CHECK(mr && mr->length == LENGTH && mr->addr == (void *)(uintptr_t)OFFSET &&
           ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) != 0);
-    char *map = mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *map = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(map != MAP_FAILED && close(fd) == 0);
     memset(a.buf, 0x5a, 1000);
     struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = 1000, .lkey = a.mr->lkey};
@@ -502,24 +501,178 @@ static void buffers(void) {
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.wr.rdma.remote_addr = IOVA + LENGTH - 7;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status == IBV_WC_REM_ACCESS_ERR);
-    CHECK(munmap(map, 4 * 4096) == 0 && close(nothing[0]) == 0 && close(nothing[1]) == 0);
-    CHECK(ibv_dereg_mr(mr) == 0);
+    CHECK(munmap(map, BUFFER) == 0 && ibv_dereg_mr(mr) == 0);
     drop(&a);
     drop(&b);
+}
+
+// A buffer of a descriptor. Here it is plain memory: the CPU only needs to be able to map it.
+static void buffers(void) {
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    int fd = memfd_create("buffer", 0), nothing[2];
+    CHECK(fd >= 0 && ftruncate(fd, BUFFER) == 0 &&
+          socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
+    errno = 0;
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, BUFFER_PAGE, nothing[0], buffer_flags) &&
+          errno == EOPNOTSUPP);
+    CHECK(close(nothing[0]) == 0 && close(nothing[1]) == 0);
+    use_buffer(fd);
 
     // A buffer that is truncated under traffic is an error of the queue pair, not the end of the
     // program.
-    pair(&a, &b, IBV_QPT_RC, 0);
     CHECK((fd = memfd_create("buffer", 0)) >= 0 && ftruncate(fd, 4096) == 0);
-    CHECK((mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, fd, flags)) && ftruncate(fd, 0) == 0 &&
-          close(fd) == 0);
-    sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
-    wr.wr.rdma.remote_addr = PAGE;
-    wr.wr.rdma.rkey = mr->rkey;
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, BUFFER_PAGE, fd, buffer_flags);
+    CHECK(mr && ftruncate(fd, 0) == 0 && close(fd) == 0);
+    struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
+    struct ibv_send_wr wr = { .sg_list = &sge,
+                              .num_sge = 1,
+                              .opcode = IBV_WR_RDMA_WRITE,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .wr.rdma = { BUFFER_PAGE, mr->rkey } },
+                       *bad;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status != IBV_WC_SUCCESS);
     CHECK(ibv_dereg_mr(mr) == 0);
     drop(&a);
     drop(&b);
+}
+
+// Memory of a descriptor that cannot shrink, with all its pages: a router takes it as well.
+static int sealed_memory(void) {
+    int fd = memfd_create("buffer", MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && fallocate(fd, 0, 0, BUFFER) == 0 &&
+          fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    return fd;
+}
+
+static void sealed_buffer(void) {
+    use_buffer(sealed_memory());
+}
+
+// A dma-buf: of memory of vgem, a driver of the kernel's that has no hardware.
+static void dma_buf(void) {
+    struct {
+        uint32_t height, width, bits, flags, handle, pitch;
+        uint64_t size;
+    } dumb = {.height = 1, .width = BUFFER / 4, .bits = 32};
+    struct {
+        uint32_t handle, flags;
+        int32_t fd;
+    } prime = {.flags = O_RDWR | O_CLOEXEC};
+    int card = open("/dev/dri/card0", O_RDWR | O_CLOEXEC);
+    CHECK(card >= 0);
+    // DRM_IOCTL_MODE_CREATE_DUMB and DRM_IOCTL_PRIME_HANDLE_TO_FD.
+    CHECK(ioctl(card, _IOWR('d', 0xb2, dumb), &dumb) == 0 && dumb.size == BUFFER);
+    prime.handle = dumb.handle;
+    CHECK(ioctl(card, _IOWR('d', 0x2d, prime), &prime) == 0 && close(card) == 0);
+    use_buffer(prime.fd);
+}
+
+// A buffer that ends while writes to it are under way: each of them completes, and a later one
+// fails.
+static void ended_buffer(void) {
+    enum { ROUNDS = 20, WRITES = 15 };
+    for (int round = 0; round < ROUNDS; round++) {
+        struct side a, b;
+        pair(&a, &b, IBV_QPT_RC, 0);
+        int fd = sealed_memory();
+        struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, 0, BUFFER, BUFFER_PAGE, fd, buffer_flags);
+        CHECK(mr && close(fd) == 0);
+        struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = BUFFER, .lkey = a.mr->lkey};
+        struct ibv_send_wr wr = { .sg_list = &sge,
+                                  .num_sge = 1,
+                                  .opcode = IBV_WR_RDMA_WRITE,
+                                  .send_flags = IBV_SEND_SIGNALED,
+                                  .wr.rdma = { BUFFER_PAGE, mr->rkey } },
+                           *bad;
+        for (int i = 0; i < WRITES; i++)
+            CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+        CHECK(ibv_dereg_mr(mr) == 0 && ibv_post_send(a.qp, &wr, &bad) == 0);
+        for (int i = 0; i < WRITES; i++)
+            next_wc(a.cq);
+        CHECK(next_wc(a.cq).status != IBV_WC_SUCCESS);
+        drop(&a);
+        drop(&b);
+    }
+}
+
+static enum ibv_wc_status put(struct side *a, void *to, uint32_t rkey) {
+    struct ibv_sge sge = {.addr = (uintptr_t)a->buf, .length = SIZE, .lkey = a->mr->lkey};
+    struct ibv_send_wr wr = { .sg_list = &sge,
+                              .num_sge = 1,
+                              .opcode = IBV_WR_RDMA_WRITE,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .wr.rdma = { (uintptr_t)to, rkey } },
+                       *bad;
+    CHECK(ibv_post_send(a->qp, &wr, &bad) == 0);
+    return next_wc(a->cq).status;
+}
+
+// A region that is registered anew: of other memory, in another domain, with other rights. Its keys
+// may be others then.
+static void rereg(void) {
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    char *first = aligned_alloc(4096, SIZE), *second = aligned_alloc(4096, SIZE);
+    struct ibv_pd *other = ibv_alloc_pd(b.ctx);
+    CHECK(first && second && other);
+    memset(first, 0, SIZE);
+    memset(second, 0, SIZE);
+    memset(a.buf, 0x5a, SIZE);
+    int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND;
+    struct ibv_mr *mr = ibv_reg_mr(b.pd, first, SIZE, rights);
+    CHECK(mr && ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, second, SIZE, 0) == 0);
+    CHECK(mr->addr == second && put(&a, second, mr->rkey) == IBV_WC_SUCCESS);
+    CHECK(memcmp(second, a.buf, SIZE) == 0 && first[0] == 0 && first[SIZE - 1] == 0);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, 0) == 0 && mr->pd == other);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, b.pd, NULL, 0, 0) == 0);
+    CHECK(ibv_dealloc_pd(other) == 0);
+    // A window needs its region as it is.
+    struct ibv_mw *mw = ibv_alloc_mw(b.pd, IBV_MW_TYPE_1);
+    if (mw) {
+        struct ibv_mw_bind bind = { .send_flags = IBV_SEND_SIGNALED,
+                                    .bind_info = { .mr = mr,
+                                                   .addr = (uintptr_t)second,
+                                                   .length = SIZE,
+                                                   .mw_access_flags = IBV_ACCESS_REMOTE_WRITE } };
+        CHECK(ibv_bind_mw(b.qp, mw, &bind) == 0 && next_wc(b.cq).status == IBV_WC_SUCCESS);
+        uint32_t before = mr->rkey;
+        CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) != 0);
+        CHECK(mr->rkey == before && put(&a, second, mr->rkey) == IBV_WC_SUCCESS);
+        CHECK(ibv_dealloc_mw(mw) == 0);
+    }
+    int fewer = IBV_ACCESS_LOCAL_WRITE;
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, fewer) == 0);
+    CHECK(put(&a, second, mr->rkey) == IBV_WC_REM_ACCESS_ERR && ibv_dereg_mr(mr) == 0);
+    free(first);
+    free(second);
+    drop(&a);
+    drop(&b);
+}
+
+// What a router does not map for its soft device.
+static void refused_buffers(void) {
+    struct side a;
+    make(&a, IBV_QPT_RC, 0);
+    int sealed = sealed_memory(), plain = memfd_create("buffer", 0), nothing[2];
+    CHECK(plain >= 0 && ftruncate(plain, BUFFER) == 0 &&
+          socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
+    const struct {
+        int fd, error;
+        uint64_t offset;
+    } cases[] = { { plain, EACCES, 0 },
+                  { nothing[0], EACCES, 0 },
+                  { sealed, EINVAL, BUFFER },
+                  { sealed, EINVAL, -4096ul } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        errno = 0;
+        CHECK(!ibv_reg_dmabuf_mr(a.pd, cases[i].offset, 4096, BUFFER_PAGE, cases[i].fd,
+                                 buffer_flags) &&
+              errno == cases[i].error);
+    }
+    CHECK(close(sealed) == 0 && close(plain) == 0 && close(nothing[0]) == 0 &&
+          close(nothing[1]) == 0);
+    drop(&a);
 }
 
 // Many more objects than the device initially has room for.
@@ -695,7 +848,12 @@ int main(int argc, char **argv) {
                   { "lid", lid },         { "counters", counters }, { "forks", forks },
                   { "hostile", hostile }, { "buffers", buffers },   { "grow", grow },
                   { "limits", limits },   { "stack", stack },       { "leaks", leaks },
-                  { "lone_stack", lone_stack } };
+                  { "lone_stack", lone_stack },
+                  { "sealed_buffer", sealed_buffer },
+                  { "dma_buf", dma_buf },
+                  { "ended_buffer", ended_buffer },
+                  { "rereg", rereg },
+                  { "refused_buffers", refused_buffers } };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();
@@ -704,6 +862,6 @@ int main(int argc, char **argv) {
     fprintf(stderr,
             "usage: verbs "
             "router|events|gids|lid|counters|forks|hostile|buffers|grow|limits|stack|lone_stack|"
-            "leaks\n");
+            "leaks|sealed_buffer|dma_buf|ended_buffer|rereg|refused_buffers\n");
     return 2;
 }

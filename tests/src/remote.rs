@@ -7,6 +7,7 @@ use crate::router::{number, Router};
 use crate::soft::address;
 use crate::tools::{find, run, Running};
 use gdrcore_net::remote::client::RemoteDevice;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -38,6 +39,12 @@ pub fn objects(router: &Router) -> Option<u64> {
     let status = router.ask("status").output;
     let counts = status.match_indices("\"objects\":");
     counts.map(|(at, _)| number(&status[at..], "objects")).reduce(|a, b| Some(a? + b?))?
+}
+
+/// Whether programs of libibverbs can be compiled; else why not.
+pub fn can_compile() -> Result<(), &'static str> {
+    let can = find("cc").is_some() && Path::new("/usr/include/infiniband/verbs.h").exists();
+    can.then_some(()).ok_or("no cc, or no <infiniband/verbs.h> (libibverbs-dev)")
 }
 
 /// Waits until there is nothing on the router's devices.

@@ -228,8 +228,20 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
     let dir = scratch("dropin-c");
     let program = or_skip!(compiled(&dir, "verbs", &["-libverbs"]));
     for mode in [
-        "router", "events", "gids", "lid", "forks", "hostile", "buffers", "grow", "limits",
-        "stack", "leaks",
+        "router",
+        "events",
+        "gids",
+        "lid",
+        "forks",
+        "hostile",
+        "buffers",
+        "grow",
+        "limits",
+        "stack",
+        "leaks",
+        "sealed_buffer",
+        "ended_buffer",
+        "rereg",
     ] {
         let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
         assert!(done.ok(), "{mode}: {done}");

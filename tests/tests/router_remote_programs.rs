@@ -4,7 +4,9 @@ use gdrcore_tests::dropin::{both, command, free_port, start_server, without_sett
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rdmacm::{self, has_served, launcher};
-use gdrcore_tests::remote::{self, objects, pair_on, start, tenants, wait_until_empty, Side};
+use gdrcore_tests::remote::{
+    self, can_compile, objects, pair_on, start, tenants, wait_until_empty, Side,
+};
 use gdrcore_tests::router::{number, Router, TWO};
 use gdrcore_tests::soft::address;
 use gdrcore_tests::tools::{compile, find, run, scratch, Done, Running};
@@ -12,12 +14,6 @@ use gdrcore_tests::{or_skip, skip};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-
-/// Whether programs of libibverbs can be compiled; else why not.
-fn can_compile() -> Result<(), &'static str> {
-    let can = find("cc").is_some() && Path::new("/usr/include/infiniband/verbs.h").exists();
-    can.then_some(()).ok_or("no cc, or no <infiniband/verbs.h> (libibverbs-dev)")
-}
 
 /// A program of a tenant.
 fn of_tenant(router: &Router, name: &str, program: impl AsRef<Path>) -> Command {
@@ -159,7 +155,9 @@ fn programs_of_each_part_of_verbs_run() {
         assert!(done.ok() && done.output.contains("ok"), "{name}: {}", done.output);
     }
     let verbs = compile("cc", "verbs", &dir, &["-libverbs"]);
-    for mode in ["router", "gids", "lid", "forks", "limits", "lone_stack"] {
+    let modes = ["router", "gids", "lid", "forks", "limits", "lone_stack"];
+    let buffers = ["sealed_buffer", "ended_buffer", "refused_buffers", "rereg"];
+    for mode in modes.into_iter().chain(buffers) {
         let done = run(of_tenant(&router, "a", &verbs).arg(mode), 60);
         assert!(done.ok(), "{mode}: {}", done.output);
     }

@@ -1,6 +1,6 @@
 //! Memory that the library maps: anonymous, for contexts, or a descriptor's.
 
-use crate::memfd::sealed_memfd;
+use crate::memfd::{of_dma_buf, sealed_memfd};
 use crate::sys::{check, last_error, stat, Fd};
 use core::ffi::c_int;
 use gdrcore_core::error::{Error, Result};
@@ -55,6 +55,26 @@ impl Map {
             at.ok_or_else(|| refuse!(Invalid, "offset {offset:#x}: not that of a page of a file"))?;
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         Self::map_pages(len, prot, libc::MAP_SHARED, fd, at)
+    }
+
+    /// As [`Map::shared`], for a buffer that a device may share; returns where `offset` is in the
+    /// map, too. A dma-buf is mapped from its beginning on: drivers that have its pages from shmem
+    /// find them by the place in the mapping alone (vgem; drm_gem_shmem_fault of Linux).
+    ///
+    /// # Errors
+    /// As [`Map::shared`].
+    pub fn of_buffer(fd: RawFd, offset: u64, len: usize, writable: bool) -> Result<(Map, u64)> {
+        let before = if of_dma_buf(fd) { offset } else { 0 };
+        let all =
+            usize::try_from(before).ok().and_then(|n| n.checked_add(len)).ok_or_else(|| {
+                refuse!(
+                    Invalid,
+                    "length {len:#x} from {offset:#x} on: more than the address space has"
+                )
+            })?;
+        let map = Map::shared(fd, offset - before, all, writable)?;
+        let at = map.as_ptr() as u64 + before;
+        Ok((map, at))
     }
 
     /// Maps `len` bytes of a new memfd, zeroed and shared, of a fixed size; with its descriptor.

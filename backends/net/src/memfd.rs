@@ -1,4 +1,4 @@
-//! Memory as a file that other processes may map: memfds with seals.
+//! Memory as a file that other processes may map: memfds with seals, dma-bufs.
 
 use crate::signals::without_signals;
 use crate::sys::{check, stat, Fd};
@@ -40,10 +40,46 @@ pub(crate) fn sealed_memfd(name: &core::ffi::CStr, len: usize, allocated: usize)
     Ok(fd)
 }
 
-/// Bytes of a memfd; `None`: it lacks one of these seals, or is no memory.
+/// Bytes of a memfd; `None`: it lacks one of these seals, or is no memory. Waits for no other
+/// process, whatever the descriptor is of.
 pub(crate) fn sealed_len(fd: RawFd, wanted: i32) -> Option<u64> {
     // SAFETY: no pointers.
     let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-    let sealed = seals >= 0 && seals & wanted == wanted;
-    stat(fd).ok().filter(|_| sealed).and_then(|s| u64::try_from(s.st_size).ok())
+    if seals < 0 || seals & wanted != wanted {
+        // The server of a FUSE file would be asked for its size, and may never answer.
+        return None;
+    }
+    stat(fd).ok().and_then(|s| u64::try_from(s.st_size).ok())
+}
+
+/// `DMA_BUF_MAGIC` of linux/magic.h.
+const DMA_BUF_MAGIC: u32 = 0x444d_4142;
+
+/// The type of a descriptor's file system (fstatfs(2)). The server of a FUSE file is asked.
+pub(crate) fn file_system(fd: RawFd) -> Result<u32> {
+    // SAFETY: zeroes are a valid statfs, which lives through the call.
+    unsafe {
+        let mut about: libc::statfs = core::mem::zeroed();
+        check(libc::fstatfs(fd, &mut about))?;
+        // The types of the field differ by libc.
+        Ok(about.f_type as u32)
+    }
+}
+
+/// The type of a descriptor's file (`S_IFMT`). No other process is asked.
+pub(crate) fn file_type(fd: RawFd) -> Option<u32> {
+    let how = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: an empty path that ends with a zero, and zeroes, which are a valid statx; both live
+    // through the call.
+    let (done, about) = unsafe {
+        let mut about: libc::statx = core::mem::zeroed();
+        (libc::statx(fd, c"".as_ptr(), how, libc::STATX_TYPE, &mut about), about)
+    };
+    (done == 0).then(|| u32::from(about.stx_mode) & libc::S_IFMT)
+}
+
+/// Whether a descriptor is of a dma-buf. No other process is asked: like all of the kernel's own,
+/// its file has no type, and a FUSE server's has one.
+pub(crate) fn of_dma_buf(fd: RawFd) -> bool {
+    file_type(fd) == Some(0) && file_system(fd) == Ok(DMA_BUF_MAGIC)
 }

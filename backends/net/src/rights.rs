@@ -2,6 +2,7 @@
 //! system call each.
 
 use crate::closing;
+use crate::memfd::file_type;
 use crate::sys::{check, errno, get_option, last_error, set_option};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use gdrcore_core::error::Result;
@@ -122,17 +123,9 @@ impl Foreign {
         if seals >= 0 {
             return true;
         }
-        let how = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-        // SAFETY: an empty path that ends with a zero, and zeroes, which are a valid statx; both
-        // live through the call.
-        let (done, about) = unsafe {
-            let mut about: libc::statx = core::mem::zeroed();
-            (libc::statx(fd, c"".as_ptr(), how, libc::STATX_TYPE, &mut about), about)
-        };
         // A path alone (O_PATH) has the type of what is there, and not its driver.
         let is_open = flags >= 0 && flags & libc::O_PATH == 0;
-        let kind = u32::from(about.stx_mode) & libc::S_IFMT;
-        is_open && done == 0 && kind == libc::S_IFCHR
+        is_open && file_type(fd) == Some(libc::S_IFCHR)
     }
 
     /// Takes the descriptor out, for a close on this thread: the process that sent it is trusted

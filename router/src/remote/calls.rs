@@ -22,7 +22,7 @@ use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::{File, Pages};
 use gdrcore_net::remote::queue::{Doorbell, QueueMap, SLOTS_MAX, STRIDE_MAX};
 use gdrcore_net::rights::{self, Foreign};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// The bit of controlled Q_Keys, those of management among them.
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -108,6 +108,7 @@ impl Session {
             plain File(()) => self.take_file(fd);
             plain MrReg(region) => self.register(shared, &region, fd);
             plain GpuMrReg((region, memory)) => self.register_gpu(shared, &region, &memory, fd);
+            plain DmaBufMrReg(region) => self.register_dma_buf(shared, &region, fd);
             plain MrRereg((mr, region)) => self.register_anew(shared, mr, &region);
             plain MrDereg(mr) => self.deregister(d, mr);
             plain MwAlloc((pd, kind)) => self.make_mw(shared, pd, kind);
@@ -173,10 +174,9 @@ impl Session {
         &self,
         shared: &SharedDevice,
         region: &Region,
-        fd: Option<Foreign>,
+        other: Option<File>,
     ) -> Result<(Pages, MrReg)> {
         let pd = *self.pds.get(region.pd)?;
-        let other = fd.map(File::new).transpose()?;
         let file = other.as_ref().or(self.file.as_ref());
         let file = file.ok_or_else(|| refuse!(Invalid, "the session has no file"))?;
         // Linux before 6.2 pins the pages of any region for writing, so a NIC would refuse those of
@@ -231,11 +231,44 @@ impl Session {
         fd: Option<Foreign>,
     ) -> Result<(Handle, MrAttr)> {
         self.mrs.next_handle()?;
-        let (pages, reg) = self.pages_of(shared, region, fd)?;
-        let (device, attr) = shared.make(|d| d.mr_reg(&reg))?;
+        let other = fd.map(File::new).transpose()?;
+        let (pages, reg) = self.pages_of(shared, region, other)?;
+        self.register_pages(shared, region.access, pages, &reg)
+    }
+
+    fn register_pages(
+        &mut self,
+        shared: &mut SharedDevice,
+        access: u32,
+        pages: Pages,
+        reg: &MrReg,
+    ) -> Result<(Handle, MrAttr)> {
+        let (device, attr) = shared.make(|d| d.mr_reg(reg))?;
         let mr = self.mrs.add(Mr { device, memory: MrMemory::Host(pages) })?;
         // Without the flags of the device's kind.
-        Ok((mr, MrAttr { access: region.access, ..attr }))
+        Ok((mr, MrAttr { access, ..attr }))
+    }
+
+    /// A NIC reaches a dma-buf by itself, a soft device by the router's mapping.
+    fn register_dma_buf(
+        &mut self,
+        shared: &mut SharedDevice,
+        region: &Region,
+        fd: Option<Foreign>,
+    ) -> Result<(Handle, MrAttr)> {
+        self.mrs.next_handle()?;
+        let fd = fd.ok_or_else(|| refuse!(Invalid, "the descriptor of the memory is missing"))?;
+        let Some(nic) = shared.nic() else {
+            let (pages, reg) = self.pages_of(shared, region, Some(File::of_buffer(fd)?))?;
+            return self.register_pages(shared, region.access, pages, &reg);
+        };
+        let pd = *self.pds.get(region.pd)?;
+        self.check_memory(region.length)?;
+        let Region { addr, length, iova, access, .. } = *region;
+        let reg = MrReg { pd, addr, length, iova, access, provider: 0, cookie: 0 };
+        let (device, attr) = nic.mr_reg_dmabuf(&reg, fd.as_fd().as_raw_fd())?;
+        let mr = self.mrs.add(Mr { device, memory: MrMemory::DmaBuf(length) })?;
+        Ok((mr, attr))
     }
 
     fn register_gpu(
@@ -266,8 +299,22 @@ impl Session {
     ) -> Result<MrAttr> {
         // Until the device has changed over, both have their pages.
         let (pages, reg) = self.pages_of(shared, region, None)?;
-        let attr = shared.device().mr_rereg(self.mrs.get(mr)?.device, &reg)?;
-        self.mrs.get_mut(mr)?.memory = MrMemory::Host(pages);
+        let before = self.mrs.get(mr)?.device;
+        let (device, attr) = match shared.nic() {
+            None => (before, shared.device().mr_rereg(before, &reg)?),
+            Some(nic) => {
+                // ibv_rereg_mr has no `iova`: a region has the address where the router has it.
+                let (made, attr) = nic.mr_reg(&reg)?;
+                if let Err(e) = nic.mr_dereg(before) {
+                    if nic.mr_dereg(made).is_err() {
+                        std::mem::forget(pages);
+                    }
+                    return Err(e);
+                }
+                (made, attr)
+            }
+        };
+        *self.mrs.get_mut(mr)? = Mr { device, memory: MrMemory::Host(pages) };
         Ok(MrAttr { access: region.access, ..attr })
     }
 
@@ -313,8 +360,9 @@ impl Session {
         let made = cq_shape(given).and_then(|shapes| self.make_queues(shapes));
         let (map, fd) = made.inspect_err(|_| _ = shared.device().cq_destroy(device))?;
         let shape = map.shapes()[0];
-        let (next, idle, solicited, owed) = (None, 0, false, false);
-        self.cqs.add(Cq { device, map, next, tail: 0, channel, idle, solicited, owed })?;
+        let (next, idle, solicited, owed, has_failed) = (None, 0, false, false, false);
+        let cq = Cq { device, map, next, tail: 0, channel, idle, solicited, owed, has_failed };
+        self.cqs.add(cq)?;
         owners.insert(device, (self.number, handle));
         self.start_polling(handle);
         Ok(((handle, given, shape), fd))

@@ -451,13 +451,16 @@ impl Session {
         self.move_completions(device, cq, usize::MAX);
         let Session { cqs, is_broken, .. } = self;
         let Ok(c) = cqs.get_mut(cq) else { return };
-        // Without room the program has a full CQ, and loses what goes there.
-        if c.room(is_broken) > 0 {
-            c.map.put(c.tail, &wc);
-            c.tail = c.tail.wrapping_add(1);
-            if c.map.must_tell() {
-                self.tell(cq);
-            }
+        if c.has_failed {
+            return;
+        }
+        if c.room(is_broken) == 0 {
+            return self.fail_cq(device, cq);
+        }
+        c.map.put(c.tail, &wc);
+        c.tail = c.tail.wrapping_add(1);
+        if c.map.must_tell() {
+            self.tell(cq);
         }
     }
 }

@@ -6,11 +6,13 @@ use super::shared_device::SharedDevice;
 use super::shares::UnderWay;
 use gdrcore_core::cm::types::CmEvent;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::Device;
+use gdrcore_core::device::{async_event, Device};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::pool::tag;
 use gdrcore_core::refuse;
-use gdrcore_core::verbs::types::{wc_opcode, wc_status, AhAttr, Handle, QpInit, Wc};
+use gdrcore_core::verbs::types::{
+    qp_attr_mask, qp_state, wc_opcode, wc_status, AhAttr, Handle, QpAttr, QpInit, Wc,
+};
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_net::remote::call::QueueShape;
 use gdrcore_net::remote::limits;
@@ -42,6 +44,8 @@ pub(super) struct Mr {
 pub(super) enum MrMemory {
     Host(Pages),
     Gpu(GpuRegion),
+    /// Of a NIC, by its bytes: the NIC has it open.
+    DmaBuf(u64),
 }
 
 impl MrMemory {
@@ -49,13 +53,14 @@ impl MrMemory {
         match self {
             MrMemory::Host(pages) => pages.bytes(),
             MrMemory::Gpu(gpu) => gpu.bytes(),
+            MrMemory::DmaBuf(bytes) => *bytes,
         }
     }
 
     pub(super) fn pieces(&self) -> usize {
         match self {
             MrMemory::Host(pages) => pages.pieces(),
-            MrMemory::Gpu(_) => 0,
+            MrMemory::Gpu(_) | MrMemory::DmaBuf(_) => 0,
         }
     }
 }
@@ -76,11 +81,17 @@ pub(super) struct Cq {
     pub(super) solicited: bool,
     /// An event that the tenant's socket had no room for.
     pub(super) owed: bool,
+    /// A completion of the router's own found no room: as on a NIC, no other comes any more.
+    pub(super) has_failed: bool,
 }
 
 impl Cq {
     /// Free entries of its memory, as [`QueueMap::room`]; none where the tenant's head is broken.
+    /// One that has failed loses all that comes, so it always has room.
     pub(super) fn room(&self, is_broken: &mut bool) -> u32 {
+        if self.has_failed {
+            return self.map.capacity();
+        }
         self.map.room(self.tail).unwrap_or_else(|Broken| {
             *is_broken = true;
             0
@@ -417,7 +428,7 @@ impl Session {
         while moved < most {
             let room = (c.room(is_broken) as usize).min(BATCH).min(most - moved);
             let n = device.take_completions(c.device, &mut batch[..room]).unwrap_or(0);
-            for wc in &batch[..n] {
+            for wc in batch[..n].iter().filter(|_| !c.has_failed) {
                 c.map.put(c.tail, wc);
                 c.tail = c.tail.wrapping_add(1);
             }
@@ -430,10 +441,26 @@ impl Session {
             }
         }
         count(&counts.completed, moved as u64);
-        if moved > 0 && c.map.must_tell() || c.owed {
+        if moved > 0 && !c.has_failed && c.map.must_tell() || c.owed {
             self.tell(cq);
         }
         moved
+    }
+
+    /// A completion has found no room in a CQ: it fails as a NIC's does, and its queue pairs with
+    /// it.
+    #[cold]
+    pub(super) fn fail_cq(&mut self, device: &dyn Device, cq: Handle) {
+        let Ok(c) = self.cqs.get_mut(cq) else { return };
+        c.has_failed = true;
+        let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+        for h in self.qps.handles() {
+            let Ok(q) = self.qps.get_mut(h) else { continue };
+            if [q.init.send_cq, q.init.recv_cq].contains(&cq) {
+                q.flushes |= device.qp_modify(q.device, &attr, qp_attr_mask::STATE).is_ok();
+            }
+        }
+        self.tell_async(async_event::CQ_ERR, cq);
     }
 
     /// Sends the event of a CQ. A socket without room gets it later.

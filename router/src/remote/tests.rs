@@ -25,12 +25,13 @@ use gdrcore_net::via::wire;
 use gdrcore_testkit::ends::{connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_testkit::patience::wait_for;
 use gdrcore_testkit::rng::Rng;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 mod cm;
+mod descriptors;
 mod kills;
 mod order;
 mod shares;
@@ -149,7 +150,7 @@ struct ByHand {
     calls: OwnedFd,
     door: DoorbellPage,
     events: OwnedFd,
-    _asyncs: OwnedFd,
+    asyncs: OwnedFd,
     number: u32,
     counts: Arc<Counts>,
 }
@@ -168,7 +169,7 @@ impl ByHand {
     fn new(running: &Running, number: u32) -> ByHand {
         let ([calls, events, asyncs, door], counts) = running.join(number);
         let door = DoorbellPage::open(door.as_fd()).unwrap();
-        ByHand { calls, door, events, _asyncs: asyncs, number: 0, counts }
+        ByHand { calls, door, events, asyncs, number: 0, counts }
     }
 
     fn send(&self, bytes: &[u8]) -> Result<()> {
@@ -192,8 +193,18 @@ impl ByHand {
     }
 
     fn try_ask<C: Call>(&mut self, arguments: &C::In) -> Result<(C::Out, Option<OwnedFd>)> {
+        self.try_ask_with::<C>(arguments, None)
+    }
+
+    /// A call that a descriptor comes with.
+    fn try_ask_with<C: Call>(
+        &mut self,
+        arguments: &C::In,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(C::Out, Option<OwnedFd>)> {
         self.number += 1;
-        self.send(&request::<C>(self.number, arguments)).unwrap();
+        let bytes = request::<C>(self.number, arguments);
+        wire::send_bytes(self.calls.as_fd(), &bytes, fd).unwrap();
         let (bytes, fd) = self.receive().expect("an answer");
         let (number, out) = parse_answer::<C::Out>(&bytes).unwrap();
         assert_eq!(number, self.number);
@@ -327,11 +338,7 @@ fn region(tenant: &mut ByHand, pd: Handle, adopter: &Adopter, addr: u64) -> (Han
 }
 
 fn give_file(tenant: &mut ByHand, adopter: &Adopter) {
-    tenant.number += 1;
-    let bytes = request::<call::File>(tenant.number, &());
-    wire::send_bytes(tenant.calls.as_fd(), &bytes, Some(adopter.fd())).unwrap();
-    let (bytes, _) = tenant.receive().unwrap();
-    assert!(parse_answer::<()>(&bytes).unwrap().1.is_ok());
+    tenant.try_ask_with::<call::File>(&(), Some(adopter.fd())).unwrap();
 }
 
 #[test]
@@ -649,6 +656,9 @@ fn regions_are_of_pages_that_are_there_and_in_few_pieces() {
     tenant.ask::<call::MrDereg>(&made[0]);
     tenant.ask::<call::MrReg>(&region);
     tenant.ask::<call::MrDereg>(&made[1]);
+    // The session's file is none.
+    let refused = tenant.try_ask::<call::DmaBufMrReg>(&region).err();
+    assert_eq!(refused, Some(Error::Invalid), "a dma-buf without its descriptor");
     // SAFETY: our own page, which `memory` keeps; a hole reads as zeroes.
     let punched = unsafe { libc::madvise(memory.as_ptr().cast(), 4096, libc::MADV_REMOVE) };
     assert_eq!(punched, 0);

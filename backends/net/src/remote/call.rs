@@ -357,6 +357,9 @@ calls! {
     MrReg = 12: Region => (Handle, MrAttr);
     /// Registers memory of a GPU: a region without pieces, and the descriptor of the allocation.
     GpuMrReg = 61: (Region, GpuMemory) => ((Handle, MrAttr), GpuRoute);
+    /// Registers a dma-buf: a region of one piece of it, whose address is its offset there, and the
+    /// descriptor.
+    DmaBufMrReg = 64: Region => (Handle, MrAttr);
     /// `Device::mr_dereg`.
     MrDereg = 13: Handle => ();
     /// `Device::mw_alloc`.

@@ -1,9 +1,9 @@
 //! The router's end of a session's memory: pages of the tenant's file, mapped side by side.
 
 use crate::map::page_size;
-use crate::memfd::sealed_len;
+use crate::memfd::{file_system, of_dma_buf, sealed_len};
 use crate::rights::Foreign;
-use crate::sys::{check as checked, last_error};
+use crate::sys::last_error;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use std::ptr::NonNull;
@@ -24,6 +24,8 @@ static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
 pub struct File {
     fd: Foreign,
     len: u64,
+    /// Its pages are the driver's, which made them with it.
+    is_dma_buf: bool,
 }
 
 impl File {
@@ -37,22 +39,32 @@ impl File {
         let len = sealed_len(fd.raw(), libc::F_SEAL_SHRINK);
         let len =
             len.ok_or_else(|| refuse!(Access, "the file of the session's memory may shrink"))?;
-        // SAFETY: zeroes are a valid statfs, which lives through the call.
-        let kind = unsafe {
-            let mut about: libc::statfs = core::mem::zeroed();
-            checked(libc::fstatfs(fd.raw(), &mut about))?;
-            about.f_type
-        };
-        // The types of the two differ by libc.
-        if kind as u32 != libc::TMPFS_MAGIC as u32 {
+        if file_system(fd.raw())? != libc::TMPFS_MAGIC as u32 {
             return Err(refuse!(Access, "the file of the session's memory has no plain pages"));
         }
-        Ok(File { fd, len })
+        Ok(File { fd, len, is_dma_buf: false })
+    }
+
+    /// The same, and a dma-buf, whose size is fixed.
+    ///
+    /// # Errors
+    /// As [`File::new`].
+    pub fn of_buffer(fd: Foreign) -> Result<File> {
+        if !of_dma_buf(fd.raw()) {
+            return File::new(fd);
+        }
+        // SAFETY: no pointers. Nobody uses the position of the descriptor.
+        let len = unsafe { libc::lseek(fd.raw(), 0, libc::SEEK_END) };
+        let len = u64::try_from(len).map_err(|_| last_error())?;
+        Ok(File { fd, len, is_dma_buf: true })
     }
 
     /// Whether all pages of a range are there. A missing one would come into being by an access of
     /// the router, which would pay for it.
     fn is_whole(&self, offset: u64, end: u64) -> bool {
+        if self.is_dma_buf {
+            return true;
+        }
         // SAFETY: no pointers. Nobody uses the position of the descriptor.
         let hole = unsafe { libc::lseek(self.fd.raw(), offset as libc::off_t, libc::SEEK_HOLE) };
         u64::try_from(hole).is_ok_and(|hole| hole >= end.min(self.len))
@@ -64,6 +76,8 @@ impl File {
 pub struct Pages {
     base: NonNull<u8>,
     len: usize,
+    /// Bytes before the first piece.
+    skipped: usize,
     pieces: usize,
 }
 
@@ -74,15 +88,25 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     /// Maps the pieces of a file, each an offset and bytes, one behind the other. One system call
-    /// for each, and one more.
+    /// for each, and one more. A dma-buf is mapped from its beginning on, as by
+    /// [`crate::map::Map::of_buffer`].
     ///
     /// # Errors
     /// `Invalid`: no piece or too many, or one that is no whole pages within the file, or whose
-    /// pages are not all there. `NoMemory`: there are too many pieces in all. `NoMemory`, `Os`: as
-    /// mmap(2).
+    /// pages are not all there; more than one of a dma-buf. `NoMemory`: there are too many pieces
+    /// in all. `NoMemory`, `Os`: as mmap(2).
     pub fn map(file: &File, pieces: &[(u64, u64)], writable: bool) -> Result<Pages> {
         let page = page_size() as u64;
-        let len = check(pieces, file.len.next_multiple_of(page), page)?;
+        let most = file.len.next_multiple_of(page);
+        let mut len = check(pieces, most, page)?;
+        let (from_start, mut pieces, mut skipped) = ([(0, pieces[0].0 + pieces[0].1)], pieces, 0);
+        if file.is_dma_buf {
+            if pieces.len() > 1 {
+                return Err(refuse!(Invalid, "a dma-buf in {} pieces", pieces.len()));
+            }
+            (skipped, len) = (pieces[0].0 as usize, check(&from_start, most, page)?);
+            pieces = &from_start;
+        }
         if let Some((at, _)) = pieces.iter().find(|(at, n)| !file.is_whole(*at, at + n)) {
             return Err(refuse!(Invalid, "at {at:#x} of the session's file there is a hole"));
         }
@@ -95,7 +119,7 @@ impl Pages {
         }
         let base = NonNull::new(p.cast::<u8>()).ok_or_else(last_error)?;
         // From here on a drop unmaps the whole range.
-        let mut whole = Pages { base, len, pieces: 0 };
+        let mut whole = Pages { base, len, skipped, pieces: 0 };
         take_mappings(&MAPPINGS, pieces.len())?;
         whole.pieces = pieces.len();
         let mut at = 0;
@@ -119,12 +143,12 @@ impl Pages {
 
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
-        self.base.as_ptr().addr() as u64
+        (self.base.as_ptr().addr() + self.skipped) as u64
     }
 
-    /// Bytes mapped.
+    /// Bytes from there on.
     pub fn bytes(&self) -> u64 {
-        self.len as u64
+        (self.len - self.skipped) as u64
     }
 
     /// Pieces mapped.
@@ -198,6 +222,23 @@ mod tests {
         assert_eq!(pages.pieces(), 2);
         let hole = Pages::map(&file, &[(3 * page, 2 * page)], true).err();
         assert_eq!(hole, Some(Error::Invalid), "nobody has written to the last page");
+    }
+
+    #[test]
+    fn a_dma_buf_is_mapped_from_its_beginning() {
+        let page = page_size() as u64;
+        let (map, fd) = Map::with_file(c"gdrcore-test", 4 * page as usize).unwrap();
+        // SAFETY: inside the map.
+        unsafe { map.as_ptr().add(2 * page as usize).write_volatile(2) };
+        // Memory, in place of one.
+        let file = File { is_dma_buf: true, ..File::new(fd.into()).unwrap() };
+        let pages = Pages::map(&file, &[(2 * page, page)], true).unwrap();
+        let mut byte = [0];
+        gdrcore_core::mem::host::fetch(pages.addr(), &mut byte).unwrap();
+        assert_eq!((byte, pages.bytes(), pages.pieces()), ([2], page, 1));
+        assert_eq!(pages.base.as_ptr().addr() as u64 + 2 * page, pages.addr());
+        let two = Pages::map(&file, &[(0, page), (2 * page, page)], true).err();
+        assert_eq!(two, Some(Error::Invalid));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Tenants that are killed between any two messages of their sessions.
 
 use super::*;
+use gdrcore_net::map::Map;
+use std::os::fd::AsRawFd;
 
 const TIMES: usize = 1000;
 
@@ -18,6 +20,10 @@ fn live(device: &RemoteDevice) -> Result<()> {
     let (cq, _) = device.cq_create_on(16, channel)?;
     device.cq_resize(a.cq, 256)?;
     device.srq_resize(srq, 64, None)?;
+    let (_map, fd) = Map::with_file(c"buffer", 4096)?;
+    let access = access::LOCAL_WRITE;
+    let reg = MrReg { pd: a.pd, addr: 0, length: 4096, iova: 0, access, provider: 0, cookie: 0 };
+    device.mr_dereg(device.mr_reg_dmabuf(&reg, fd.as_raw_fd())?.0)?;
     let mw = device.mw_alloc(a.pd, 1)?.0;
     device.mw_dealloc(mw)?;
     device.cq_destroy(cq)?;

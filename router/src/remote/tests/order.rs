@@ -2,6 +2,8 @@
 
 use super::super::posts::ROUND;
 use super::*;
+use gdrcore_core::device::async_event;
+use std::sync::atomic::AtomicU64;
 
 #[test]
 fn what_a_tenant_cannot_map_is_gone_and_a_cq_stays_in_use() {
@@ -368,4 +370,49 @@ fn a_receive_is_on_the_device_before_a_send_that_was_posted_after_it() {
             b.take(n).is_some()
         });
     }
+}
+
+#[test]
+fn a_cq_without_room_for_a_refused_request_fails_as_on_a_nic() {
+    let running = Running::start();
+    let mut tenant = ByHand::new(&running, 1);
+    let pd = tenant.ask::<call::PdAlloc>(&());
+    let (raw, other) = (tenant.queue_pair(pd), tenant.queue_pair(pd));
+    let cq = raw.cq_handle;
+    let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, ..QpInit::default() };
+    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, ..QpCap::default() };
+    let neighbour = tenant.ask::<call::QpCreate>(&QpInit { cap, ..init });
+    tenant.connect(&neighbour);
+    tenant.fill_cq(&raw);
+    let (good, _) = write(0, 0, 0, 0);
+    let refused = SendWqe { opcode: 200, ..good };
+    tenant.post(&raw, refused, &[]);
+    let mut event = [0; call::MESSAGE_MAX + 1];
+    wait_for(60, "no event", || {
+        matches!(wire::receive(tenant.asyncs.as_fd(), &mut event), wire::ReadOutcome::Message(_))
+    });
+    let [kind, of] = [0, 8].map(|at| u64::from_le_bytes(event[at..at + 8].try_into().unwrap()));
+    assert_eq!((kind, of), (async_event::CQ_ERR.into(), cq));
+    let mut state = |qp| tenant.ask::<call::QpQuery>(&qp).0.qp_state;
+    assert_eq!([raw.qp, neighbour.handle].map(&mut state), [qp_state::ERR; 2]);
+    assert_eq!(state(other.qp), qp_state::RTS, "of another CQ");
+    // Nothing more comes, not even where there is room.
+    for _ in 0..raw.cq_map.capacity() {
+        assert_eq!(tenant.completion(&raw).status, wc_status::SUCCESS);
+    }
+    let judged = || {
+        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        of(&tenant.counts.posted) + of(&tenant.counts.refused)
+    };
+    for wqe in [good, refused, good] {
+        let before = judged();
+        tenant.post(&raw, wqe, &[]);
+        wait_for(60, "it is not judged", || judged() > before);
+    }
+    wait_for(60, "what waits counts as work", || !running.server().round());
+    assert_eq!(raw.cq_map.poll(&mut [Wc::default()]), 0);
+    let told = wire::receive(tenant.asyncs.as_fd(), &mut event);
+    assert!(matches!(told, wire::ReadOutcome::Nothing), "one event");
+    tenant.post(&other, SendWqe { num_sge: 0, ..good }, &[]);
+    assert_eq!(tenant.completion(&other).status, wc_status::SUCCESS);
 }

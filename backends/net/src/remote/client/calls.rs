@@ -3,7 +3,8 @@
 use super::super::call::{self, GpuMemory, GpuRoute, NewSrq, Region};
 use super::super::queue::Doorbell;
 use super::*;
-use crate::map::{is_mapping_of, page_size};
+use crate::map::{is_mapping_of, page_size, Map};
+use crate::memfd::sealed_len;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, CmDevice, CqPlace, Device, Leaks, MrReg, SrqAttr};
 use gdrcore_core::pool::index_of;
@@ -77,6 +78,33 @@ impl RemoteDevice {
         let ((mr, attr), _) = self.exchange::<call::MrReg>(&region, Some(fd))?;
         self.note_region(mr, Mr { attr: MrAttr { addr, ..attr }, pieces: Vec::new() });
         Ok((mr, MrAttr { addr, ..attr }))
+    }
+
+    /// Registers a dma-buf of the program: `reg`, whose address is the offset in it. The descriptor
+    /// stays the program's.
+    ///
+    /// # Errors
+    /// As [`Device::mr_reg`]; `EBADF`: no descriptor. [`Error::Access`]: it is neither a dma-buf
+    /// nor memory that cannot shrink.
+    pub fn mr_reg_dmabuf(&self, reg: &MrReg, fd: RawFd) -> Result<(Handle, MrAttr)> {
+        let MrReg { pd, addr, length, iova, access, .. } = *reg;
+        // SAFETY: no pointers.
+        check(unsafe { libc::fcntl(fd, libc::F_GETFD) })?;
+        let page = page_size() as u64;
+        let first = addr % page;
+        let bytes = first.checked_add(length).and_then(|n| n.checked_next_multiple_of(page));
+        let bytes = bytes.ok_or_else(|| {
+            refuse!(Invalid, "length {length:#x}: more than the address space has")
+        })?;
+        populate(fd, addr - first, bytes)?;
+        let pieces = vec![(addr - first, bytes)];
+        let region = Region { pd, addr, length, iova, access, pieces };
+        // SAFETY: a descriptor of the program, as was found above.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let ((mr, attr), _) = self.exchange::<call::DmaBufMrReg>(&region, Some(fd))?;
+        let attr = MrAttr { addr, ..attr };
+        self.note_region(mr, Mr { attr, pieces: Vec::new() });
+        Ok((mr, attr))
     }
 
     /// Registers memory of a GPU: `reg`, whose address is the program's, in the allocation of a
@@ -208,6 +236,19 @@ impl RemoteDevice {
             .map(drop)
             .map_err(|_| refuse!(Invalid, "handle {h:#x}: it is not pinned"))
     }
+}
+
+/// Brings the pages of a range of memory that cannot shrink into being: the router takes no others,
+/// and a page that fallocate(2) has reserved is none yet (lseek(2), SEEK_HOLE). Anything else is
+/// the router's to judge.
+fn populate(fd: RawFd, at: u64, bytes: u64) -> Result<()> {
+    let Some(len) = sealed_len(fd, libc::F_SEAL_SHRINK) else { return Ok(()) };
+    let len = len.next_multiple_of(page_size() as u64);
+    if at.checked_add(bytes).is_none_or(|end| end > len) {
+        return Ok(());
+    }
+    let map = Map::shared(fd, at, bytes as usize, false)?;
+    crate::fault::probe(map.as_ptr() as u64, bytes, false)
 }
 
 fn busy_if_pinned(pins: &AtomicU32, what: &str) -> Result<()> {
