@@ -74,7 +74,7 @@ counters! {
     send_err,
     /// SEND messages completed as requester.
     rdma_sends,
-    /// SEND messages completed as responder.
+    /// SEND messages, and WRITEs with immediate data, completed as responder.
     rdma_recvs,
     /// WRITE messages completed as requester.
     rdma_writes,

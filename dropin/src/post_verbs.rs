@@ -49,14 +49,8 @@ pub unsafe extern "C" fn post_send<D: Called + ?Sized>(
         // SAFETY: the program's list.
         _ => unsafe { post::<D>(q, wr, &mut at) },
     };
-    if done.is_ok() {
-        return 0;
-    }
-    if !bad.is_null() {
-        // SAFETY: the program's pointer.
-        unsafe { bad.write(at.cast_mut()) };
-    }
-    post_code(Verb("ibv_post_send"), done)
+    // SAFETY: the program's pointer.
+    unsafe { tell_bad(Verb("ibv_post_send"), done, at, bad) }
 }
 
 /// Posts all requests of a batch or none. Their pointers to windows, regions and the address
@@ -268,12 +262,7 @@ pub unsafe extern "C" fn post_srq_recv<D: Called + ?Sized>(
 /// # Safety
 /// `bad` is null or writable.
 #[inline]
-unsafe fn tell_bad(
-    verb: Verb,
-    done: Result<()>,
-    at: *const ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
+unsafe fn tell_bad<W>(verb: Verb, done: Result<()>, at: *const W, bad: *mut *mut W) -> c_int {
     if done.is_ok() {
         return 0;
     }

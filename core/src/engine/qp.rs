@@ -51,7 +51,7 @@ impl Inner {
         let resp = &qp.conn.resp;
         let waiting = resp.landings().filter(|f| f.wc.is_some()).map(|f| f.cq);
         for cq in waiting.chain(resp.recv.reserved.then_some(qp.rcq)) {
-            t.common.unreserve(cq, 1);
+            t.common.unreserve(cq);
         }
         let mut sq = s.sq(qi, &t.common.key);
         let n = sq.len();

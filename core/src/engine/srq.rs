@@ -300,7 +300,7 @@ impl Inner {
             let rcq = core::mem::replace(&mut qp.rcq, NONE);
             (qp.srq, qp.pd, qp.recv_pd) = (NONE, NONE, NONE);
             if promised {
-                t.common.unreserve(rcq, 1);
+                t.common.unreserve(rcq);
             }
         }
     }

@@ -94,8 +94,10 @@ impl Transport {
     /// Ends the CQs in which a completion found no room.
     #[cold]
     fn end_overruns(&mut self, s: &Shared, now: u64) {
-        let end = if self.common.config.limits.cq_overrun { self.common.cqs.len() } else { 0 };
-        for cq in 0..end {
+        if !self.common.config.limits.cq_overrun {
+            return;
+        }
+        for cq in 0..self.common.cqs.len() {
             if self.common.cqs[cq].error == CqError::Overrun {
                 self.fail_cq(s, now, cq, CauseCode::CqOverrun, cq as u64);
             }
@@ -161,10 +163,10 @@ impl Common {
         self.reclaim || self.next_with_room(s, 0).is_some()
     }
 
-    /// Gives back reserved entries of a CQ; [`Transport::look_for_room`] finds the room.
-    pub(crate) fn unreserve(&mut self, cq: u32, n: u32) {
+    /// Gives back a reserved entry of a CQ; [`Transport::look_for_room`] finds the room.
+    pub(crate) fn unreserve(&mut self, cq: u32) {
         let c = &mut self.cqs[cq as usize];
-        c.reserved = c.reserved.saturating_sub(n);
+        c.reserved = c.reserved.saturating_sub(1);
     }
 }
 

@@ -102,15 +102,8 @@ impl Broker {
         let link_seq = other.next_seq();
         other.unanswered.insert(link_seq, asks);
         other.linked_by.insert(id);
-        let routed = Routed {
-            kind: route_kind::DIRECT,
-            route: number,
-            peer: number_of_peer,
-            flags,
-            qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
-            mtu: self.mtu,
-            cause: Text::EMPTY,
-        };
+        let by_rings = by_rings(number, number_of_peer, &blocks, self.mtu);
+        let routed = Routed { kind: route_kind::DIRECT, flags, ..by_rings };
         let link = Envelope::new(link_seq, Message::Link(Link { gid, peer: own_number, flags }));
         Ok((routed, Some((owner, link))))
     }

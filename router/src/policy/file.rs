@@ -205,7 +205,8 @@ fn check(file: &File, lookup: Lookup<'_>) -> Checked<Policy> {
         .map(|at| rate("line_rate", &at.get_ref().0).or_else(|what| wrong(at, what)));
     let line_rate = line_rate.transpose()?;
     let (metrics, metrics_from) = metrics(&file.router)?;
-    let device = file.router.device.as_ref().map(device).transpose()?.map(|(name, _)| name);
+    file.router.device.as_ref().map(device).transpose()?;
+    let device = file.router.device.as_ref().map(|at| at.get_ref().clone());
     let gpus = file.router.gpus.iter().map(gpu).collect::<Checked<_>>()?;
     #[rustfmt::skip]
     let policy = Policy {
@@ -390,10 +391,10 @@ fn tenant(
     })
 }
 
-/// A device of the router, and what it names of this host.
-fn device(at: &Spanned<String>) -> Checked<(String, Thing)> {
+/// What a device of the router names of this host.
+fn device(at: &Spanned<String>) -> Checked<Thing> {
     let name = at.get_ref();
-    let thing = match name.strip_prefix("soft:").map(Endpoint::parse) {
+    Ok(match name.strip_prefix("soft:").map(Endpoint::parse) {
         Some(Ok(endpoint)) => Thing::Device(endpoint),
         Some(Err(_)) => return wrong!(at, "device '{name}': no address that a host can have"),
         None if NicName::parse(name).is_ok() => Thing::Nic(name.clone()),
@@ -403,8 +404,7 @@ fn device(at: &Spanned<String>) -> Checked<(String, Thing)> {
                 "device '{name}': \"soft:ADDRESS[:PORT]\", or a NIC: \"verbs:NAME[:PORT[:GID]]\""
             )
         }
-    };
-    Ok((name.clone(), thing))
+    })
 }
 
 /// The router's device of a tenant. `default`: that of tenants whose tables name none.
@@ -416,9 +416,10 @@ fn device_of(
     let Some(at) = table.device.as_ref().or(default).filter(|at| at.get_ref() != NO_DEVICE) else {
         return Ok(None);
     };
-    let (name, _) = device(at)?;
+    device(at)?;
+    let name = at.get_ref();
     match (table.key_of_switch_mode(), &table.device) {
-        (None, _) => Ok(Some(name)),
+        (None, _) => Ok(Some(name.clone())),
         (Some(key), Some(at)) => wrong!(at, "device '{name}': `{key}` has no meaning beside it"),
         (Some(key), None) => wrong!(
             tenant,

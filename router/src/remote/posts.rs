@@ -153,7 +153,7 @@ fn send(
         remote_srqn: wqe.srqn,
         ext,
     };
-    // SAFETY: a list of one, whose pieces live on; inline bytes lie in the slot, which stays mapped.
+    // SAFETY: a list of one, whose pieces live on; inline bytes lie in the slot, which is mapped.
     unsafe { device.post_send(q.device, &wr, &mut core::ptr::null()) }
 }
 

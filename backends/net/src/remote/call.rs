@@ -10,7 +10,7 @@
 
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::{AsyncEvent, DeviceAttr, Leaks, MrAttr, SrqAttr};
+use gdrcore_core::device::{self, AsyncEvent, DeviceAttr, Leaks, MrAttr, SrqAttr};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr, QpCap, QpInit};
@@ -217,6 +217,14 @@ pub struct Region {
     /// Its pages in the session's file, or in that of a descriptor beside the call, in their order:
     /// offset and bytes.
     pub pieces: Vec<(u64, u64)>,
+}
+
+impl Region {
+    /// That of a registration, whose pages lie there.
+    pub fn of(reg: &device::MrReg, pieces: Vec<(u64, u64)>) -> Region {
+        let device::MrReg { pd, addr, length, iova, access, .. } = *reg;
+        Region { pd, addr, length, iova, access, pieces }
+    }
 }
 
 /// Memory of a GPU, whose allocation a descriptor beside the call names.

@@ -280,8 +280,8 @@ impl QueueMap {
         let first = self.slot(k, index) + size_of::<E>();
         for (n, to) in to.iter_mut().take(most).enumerate() {
             let at = first + n * size_of::<Sge>();
-            // SAFETY: as in `entry`: the slot has `most` pieces behind the entry. They are integers,
-            // and aligned as it is.
+            // SAFETY: as in `entry`: the slot has `most` pieces behind the entry, of integers that
+            // are aligned as it is.
             *to = unsafe { copy_of_shared(self.map.as_ptr().add(at)) };
         }
         to.len() <= most

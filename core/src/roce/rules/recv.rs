@@ -98,13 +98,13 @@ impl Conn<'_> {
     #[inline(never)]
     pub(crate) fn release_cqe(&mut self) {
         if core::mem::take(&mut self.qp.conn.resp.recv.reserved) {
-            self.common.unreserve(self.qp.rcq, 1);
+            self.common.unreserve(self.qp.rcq);
         }
     }
 
     /// Pushes a completion into the entry of a CQ that `take_recv` reserved.
     pub(crate) fn push_reserved(&mut self, cq: u32, wc: Wc, solicited: bool) {
-        self.common.unreserve(cq, 1);
+        self.common.unreserve(cq);
         let cq = CqSide::find(self.s, &self.common.key, &mut self.common.cqs, cq);
         if let Some(mut cq) = cq {
             cq.push(self.s, wc, solicited);

@@ -81,7 +81,7 @@ fn things(file: &File) -> Result<Vec<(usize, Thing)>, Wrong> {
     let of_tenants = file.tenant.values().filter_map(|table| table.device.as_ref());
     let devices = of_tenants.filter(|at| at.get_ref() != NO_DEVICE).chain(&router.device);
     for at in devices {
-        all.push((at.span().start, super::device(at)?.1));
+        all.push((at.span().start, super::device(at)?));
     }
     let users = file.tenant.values().filter_map(|t| t.rules.as_ref()?.uid.as_ref());
     for at in users.filter(|at| at.get_ref().0.parse::<i64>().is_err()) {

@@ -40,10 +40,9 @@ impl RemoteDevice {
         }
         let writable = reg.access & access::LOCAL_WRITE != 0;
         let pieces = self.adopter.adopt(reg.addr, reg.length, writable)?;
-        let MrReg { pd, addr, length, iova, access, .. } = *reg;
-        let region = Region { pd, addr, length, iova, access, pieces };
+        let region = Region::of(reg, pieces);
         let (mr, attr) = ask(&region).inspect_err(|_| self.adopter.release(&region.pieces))?;
-        Ok((mr, Mr { attr: MrAttr { addr, ..attr }, pieces: region.pieces }))
+        Ok((mr, Mr { attr: MrAttr { addr: reg.addr, ..attr }, pieces: region.pieces }))
     }
 
     /// Registers memory that the program shares otherwise: a mapping of a descriptor's memory from
@@ -53,7 +52,7 @@ impl RemoteDevice {
     /// As [`Device::mr_reg`]; [`Error::Invalid`]: it is no such mapping. [`Error::Access`]: the
     /// file may become shorter.
     pub fn mr_reg_file(&self, reg: &MrReg, fd: RawFd, offset: u64) -> Result<(Handle, MrAttr)> {
-        let MrReg { pd, addr, length, iova, access: rights, .. } = *reg;
+        let MrReg { addr, length, access: rights, .. } = *reg;
         if !is_mapping_of(addr, length, fd, offset)? {
             return Err(refuse!(
                 Invalid,
@@ -65,19 +64,11 @@ impl RemoteDevice {
         let bytes = (first + length).next_multiple_of(page);
         // The router takes no pages that are not there yet.
         crate::fault::probe(addr - first, bytes, rights & access::LOCAL_WRITE != 0)?;
-        let region = Region {
-            pd,
-            addr,
-            length,
-            iova,
-            access: rights,
-            pieces: vec![(offset - first, bytes)],
-        };
+        let region = Region::of(reg, vec![(offset - first, bytes)]);
         // SAFETY: a descriptor of the program, as `is_mapping_of` has found.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        let ((mr, attr), _) = self.exchange::<call::MrReg>(&region, Some(fd))?;
-        self.note_region(mr, Mr { attr: MrAttr { addr, ..attr }, pieces: Vec::new() });
-        Ok((mr, MrAttr { addr, ..attr }))
+        let (made, _) = self.exchange::<call::MrReg>(&region, Some(fd))?;
+        Ok(self.note_shared(made, addr))
     }
 
     /// Registers a dma-buf of the program: `reg`, whose address is the offset in it. The descriptor
@@ -87,7 +78,7 @@ impl RemoteDevice {
     /// As [`Device::mr_reg`]; `EBADF`: no descriptor. [`Error::Access`]: it is neither a dma-buf
     /// nor memory that cannot shrink.
     pub fn mr_reg_dmabuf(&self, reg: &MrReg, fd: RawFd) -> Result<(Handle, MrAttr)> {
-        let MrReg { pd, addr, length, iova, access, .. } = *reg;
+        let MrReg { addr, length, .. } = *reg;
         // SAFETY: no pointers.
         check(unsafe { libc::fcntl(fd, libc::F_GETFD) })?;
         let page = page_size() as u64;
@@ -97,14 +88,11 @@ impl RemoteDevice {
             refuse!(Invalid, "length {length:#x}: more than the address space has")
         })?;
         populate(fd, addr - first, bytes)?;
-        let pieces = vec![(addr - first, bytes)];
-        let region = Region { pd, addr, length, iova, access, pieces };
+        let region = Region::of(reg, vec![(addr - first, bytes)]);
         // SAFETY: a descriptor of the program, as was found above.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        let ((mr, attr), _) = self.exchange::<call::DmaBufMrReg>(&region, Some(fd))?;
-        let attr = MrAttr { addr, ..attr };
-        self.note_region(mr, Mr { attr, pieces: Vec::new() });
-        Ok((mr, attr))
+        let (made, _) = self.exchange::<call::DmaBufMrReg>(&region, Some(fd))?;
+        Ok(self.note_shared(made, addr))
     }
 
     /// Registers memory of a GPU: `reg`, whose address is the program's, in the allocation of a
@@ -118,13 +106,17 @@ impl RemoteDevice {
         memory: GpuMemory,
         fd: BorrowedFd<'_>,
     ) -> Result<((Handle, MrAttr), GpuRoute)> {
-        let MrReg { pd, addr, length, iova, access, .. } = *reg;
-        let region = Region { pd, addr, length, iova, access, pieces: Vec::new() };
-        let (((mr, attr), route), _) =
-            self.exchange::<call::GpuMrReg>(&(region, memory), Some(fd))?;
-        let attr = MrAttr { addr, ..attr };
+        let region = Region::of(reg, Vec::new());
+        let ((made, route), _) = self.exchange::<call::GpuMrReg>(&(region, memory), Some(fd))?;
+        Ok((self.note_shared(made, reg.addr), route))
+    }
+
+    /// Notes a region in memory of a descriptor: it has the program's address, and no page of the
+    /// session's file.
+    fn note_shared(&self, (mr, made): (Handle, MrAttr), addr: u64) -> (Handle, MrAttr) {
+        let attr = MrAttr { addr, ..made };
         self.note_region(mr, Mr { attr, pieces: Vec::new() });
-        Ok(((mr, attr), route))
+        (mr, attr)
     }
 
     /// Notes a region. What it replaces the router has no more.
