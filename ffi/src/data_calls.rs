@@ -15,17 +15,18 @@ use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 /// Posts a list of send requests, in order, and sends at once as much as the windows allow: the
 /// post is the doorbell. While eight or more requests of an RC QP are unacknowledged, or one if it
 /// sends long messages, up to sixteen further ones may wait for the next post, poll or progress, or
-/// for the helper thread, so that they leave by UDP together. The list and its scatter/gather lists may be reused at return; the
-/// memory of their entries belongs to the device until the completion (inline data: until return).
-/// On failure `*bad` (may be NULL) is the first request that was not posted; those before it were.
+/// for the helper thread, so that they leave by UDP together. The list and its scatter/gather lists
+/// may be reused at return; the memory of their entries belongs to the device until the completion
+/// (inline data: until return). On failure `*bad` (may be NULL) is the first request that was not
+/// posted; those before it were.
 ///
 /// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
 /// is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
 /// more inline data than the QP has; -EBUSY: another thread posts to this QP; -EOPNOTSUPP: the
 /// device has no ATOMIC WRITE, or no FLUSH. A local protection error, and every error of the peer,
 /// comes as a completion. Threads: one at a time per QP. Cost: bounded; no allocation; spins up to
-/// 16 us while other threads use the engine; a system call if packets leave by UDP. Source: IBTA verb Post Send Request;
-/// ibv_post_send(3).
+/// 16 us while other threads use the engine; a system call if packets leave by UDP. Source: IBTA
+/// verb Post Send Request; ibv_post_send(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_post_send(
     ctx: *mut gdrc_context,
