@@ -1,7 +1,7 @@
 //! Memory as a file that other processes may map: memfds with seals, dma-bufs.
 
 use crate::signals::without_signals;
-use crate::sys::{check, stat, Fd};
+use crate::sys::{check, stat, statx, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
@@ -68,14 +68,8 @@ pub(crate) fn file_system(fd: RawFd) -> Result<u32> {
 
 /// The type of a descriptor's file (`S_IFMT`). No other process is asked.
 pub(crate) fn file_type(fd: RawFd) -> Option<u32> {
-    let how = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    // SAFETY: an empty path that ends with a zero, and zeroes, which are a valid statx; both live
-    // through the call.
-    let (done, about) = unsafe {
-        let mut about: libc::statx = core::mem::zeroed();
-        (libc::statx(fd, c"".as_ptr(), how, libc::STATX_TYPE, &mut about), about)
-    };
-    (done == 0).then(|| u32::from(about.stx_mode) & libc::S_IFMT)
+    let stat = statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE)?;
+    Some(u32::from(stat.stx_mode) & libc::S_IFMT)
 }
 
 /// Whether a descriptor is of a dma-buf. No other process is asked: like all of the kernel's own,

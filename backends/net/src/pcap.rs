@@ -13,7 +13,7 @@
 use crate::addr::Endpoint;
 use crate::error_stream;
 use crate::signals::without_signals;
-use crate::sys::{any_ready, check, errno, stat, Fd};
+use crate::sys::{any_ready, check, errno, stat, statx, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::wire::ip::{emit_frame_headers, ETHERNET_LEN};
@@ -110,18 +110,11 @@ fn lock(fd: RawFd, how: i32) -> Result<bool> {
 
 /// When a file was made, in nanoseconds since the epoch; 0: unknown.
 fn birth(fd: RawFd) -> u64 {
-    // SAFETY: statx is plain data for which zeroes are valid.
-    let mut x: libc::statx = unsafe { core::mem::zeroed() };
-    let (at, wanted) = (libc::AT_EMPTY_PATH, libc::STATX_BTIME);
-    // Called by number: musl has the function only since 1.2.4.
-    // SAFETY: the path is a C string, and `x` has room for the answer.
-    let rc = unsafe { libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), at, wanted, &raw mut x) };
-    if rc < 0 || x.stx_mask & libc::STATX_BTIME == 0 {
-        return 0;
-    }
-    (x.stx_btime.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(u64::from(x.stx_btime.tv_nsec))
+    statx(fd, 0, libc::STATX_BTIME).map_or(0, |x| {
+        (x.stx_btime.tv_sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(u64::from(x.stx_btime.tv_nsec))
+    })
 }
 
 /// Whether a file begins with our header. `None`: it is empty.

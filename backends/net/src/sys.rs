@@ -83,6 +83,19 @@ pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
     Ok(stat)
 }
 
+/// statx of a descriptor: what `wanted` (`STATX_*`) names; `None`: the kernel does not know it.
+/// `flags`: `AT_STATX_*`.
+pub(crate) fn statx(fd: RawFd, flags: i32, wanted: u32) -> Option<libc::statx> {
+    // SAFETY: zeroes are a valid statx.
+    let mut stat: libc::statx = unsafe { core::mem::zeroed() };
+    let how = libc::AT_EMPTY_PATH | flags;
+    // By number: musl has the function only since 1.2.4.
+    // SAFETY: the path is a C string, and `stat` lives through the call.
+    let rc =
+        unsafe { libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), how, wanted, &raw mut stat) };
+    (rc == 0 && stat.stx_mask & wanted == wanted).then_some(stat)
+}
+
 /// fstatat of a name below a directory, without following a link.
 pub(crate) fn stat_at(dir: RawFd, name: &core::ffi::CStr) -> Result<libc::stat> {
     // SAFETY: zeroes are a valid stat, and it lives through the call.

@@ -340,6 +340,7 @@ impl Cm {
         self.note_receives(now, i);
         self.drop_owed(i);
         self.enter(i, State::Established);
+        self.ids[i].since = 0;
         self.raise(i, cm_event::ESTABLISHED);
     }
 

@@ -128,12 +128,9 @@ pub(super) struct Id {
     pub(super) end_asked: bool,
     /// The peer may have lost this connection, and was asked.
     pub(super) doubted: bool,
-    /// Requests, unconfirmed connections: when it came into its state.
+    /// Requests, unconfirmed connections: when it came into its state. Connected: when it was
+    /// doubted last; announced: when the first request came; 0: never.
     pub(super) since: u64,
-    /// Before this time the connection is not doubted again.
-    pub(super) no_doubt_before: u64,
-    /// Announced: until when requests are kept for it; 0: none came yet.
-    pub(super) kept_until: u64,
     /// The communication id that this place of the table had before.
     pub(super) former_id: u32,
     /// The peer's address.

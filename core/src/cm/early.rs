@@ -48,7 +48,7 @@ impl Cm {
         let i = self.check(id)?;
         let id = &mut self.ids[i];
         id.announced = soon;
-        id.kept_until = 0;
+        id.since = 0;
         Ok(())
     }
 
@@ -89,10 +89,10 @@ impl Cm {
         let awaited = match self.announced(ps, port) {
             Some(i) => {
                 let id = &mut self.ids[i];
-                if id.kept_until == 0 {
-                    id.kept_until = now.saturating_add(LISTENER_GRACE_NS);
+                if id.since == 0 {
+                    id.since = now.max(1);
                 }
-                now < id.kept_until
+                now < id.since.saturating_add(LISTENER_GRACE_NS)
             }
             None => self.is_former(now, port),
         };

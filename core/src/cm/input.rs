@@ -221,9 +221,10 @@ impl Cm {
         if id.state != State::Established {
             return self.end_with_event(i, cm_event::DISCONNECTED);
         }
-        if id.passive && !id.doubted && now >= id.no_doubt_before {
+        let may_doubt = id.since == 0 || now >= id.since.saturating_add(DOUBT_NS);
+        if id.passive && !id.doubted && may_doubt {
             id.doubted = true;
-            id.no_doubt_before = now.saturating_add(DOUBT_NS);
+            id.since = now.max(1);
             id.retries_left = REP_RETRIES;
             // Later, because the refusal of the REQ is the one answer that a message draws.
             self.wheel.arm(i, now.saturating_add(DOUBT_DELAY_NS));

@@ -419,7 +419,7 @@ impl Guard<'_> {
         done
     }
 
-    /// The next request that is executed in its slot offers this way again.
+    /// Stops offering this way; [`Transport::try_local`] offers it again.
     #[cold]
     fn end_at_once(&mut self, qi: usize) {
         if let Some(q) = self.split().1.qps.get(qi) {

@@ -1,8 +1,9 @@
 //! The responder: requests of RC and UC.
 //!
 //! Checks in the order of the standard; the first that fails names the NAK: PSN, then sequence of
-//! opcodes, then length, then resources (RNR), then keys. PSNs and messages advance only after all
-//! of them.
+//! opcodes and length of the packet, then what the request needs. For a SEND that is a receive
+//! (RNR), and then its length; for a WRITE the right to it, a receive if it has immediate data, key
+//! and range. PSNs and messages advance only after all of them.
 
 use core::sync::atomic::{fence, Ordering};
 

@@ -40,7 +40,7 @@ pub struct QpShared {
     /// Its handle.
     pub name: LiveHandle,
     /// What a post of one plain request asks, in one word ([`plain`]): the queue pair's state and
-    /// kind, and its limits. The engine writes it when one of them changes.
+    /// kind, and its limits. Written by [`QpShared::set_state`].
     pub plain: AtomicU64,
     /// Send queue.
     pub sq: SlotRing<SendWqe>,
@@ -120,7 +120,7 @@ impl QpShared {
         QpKind::from_number(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
-    /// Writes the state, and [`QpShared::plain`] by it and by the limits, which do not change.
+    /// Writes the state, and with it [`QpShared::plain`].
     pub fn set_state(&self, state: u32) {
         self.state.store(state, Ordering::Release);
         let get = |word: &AtomicU32| word.load(Ordering::Relaxed);

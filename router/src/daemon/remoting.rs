@@ -7,7 +7,7 @@ use crate::broker::{Broker, SessionId};
 use crate::policy::{Policy, Tenant};
 use crate::relay::SLOTS;
 use crate::remote::server::Server;
-use crate::remote::session::{Counts, Ends, Session};
+use crate::remote::session::{Counts, Session, TenantEnds};
 use crate::remote::shared_device::SharedDevice;
 use gdrcore_net::clock::now_ns;
 use std::collections::BTreeMap;
@@ -306,7 +306,7 @@ impl RemoteWorkers {
         id: SessionId,
         device: &str,
         tenant: &Tenant,
-    ) -> Result<Ends, String> {
+    ) -> Result<TenantEnds, String> {
         let of = self.devices.get(device).ok_or("the router has no such device")?;
         if of.is_gone() {
             return Err(device_gone(device));

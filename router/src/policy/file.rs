@@ -229,9 +229,9 @@ fn host(
         hosts::place(at, &host.id, &map, tenants)?;
         return Ok((Some(host), map));
     }
-    let Some(file) = path(Some(at), false)? else { return Ok((None, Map::default())) };
-    let map = (lookup.map)(&file).or_else(|what| wrong!(at, "map {what}"))?;
-    let host = hosts::host(table, &map, file)?;
+    let Some(of_map) = path(Some(at), false)? else { return Ok((None, Map::default())) };
+    let map = (lookup.map)(&of_map).or_else(|what| wrong!(at, "map {what}"))?;
+    let host = hosts::host(table, &map, of_map)?;
     hosts::place(at, &host.id, &map, tenants)?;
     Ok((Some(host), map))
 }

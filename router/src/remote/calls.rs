@@ -27,8 +27,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 /// The bit of controlled Q_Keys, those of management among them.
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
-/// An answer: the result's words, and a descriptor.
-pub(super) type Answer = Result<(Vec<u64>, Option<OwnedFd>)>;
+/// The result of a call: its words, and a descriptor.
+pub(super) type CallResult = Result<(Vec<u64>, Option<OwnedFd>)>;
 
 /// What a call needs besides the session.
 pub(super) struct CallContext<'s> {
@@ -47,12 +47,15 @@ fn words<C: Call>(out: &C::Out) -> Vec<u64> {
 }
 
 /// A plain call: arguments in, result out.
-fn plain<C: Call>(from: &[u64], call: impl FnOnce(C::In) -> Result<C::Out>) -> Answer {
+fn plain<C: Call>(from: &[u64], call: impl FnOnce(C::In) -> Result<C::Out>) -> CallResult {
     call(arguments::<C>(from)?).map(|out| (words::<C>(&out), None))
 }
 
 /// A call whose answer has a descriptor.
-fn with_fd<C: Call>(from: &[u64], call: impl FnOnce(C::In) -> Result<(C::Out, OwnedFd)>) -> Answer {
+fn with_fd<C: Call>(
+    from: &[u64],
+    call: impl FnOnce(C::In) -> Result<(C::Out, OwnedFd)>,
+) -> CallResult {
     call(arguments::<C>(from)?).map(|(out, fd)| (words::<C>(&out), Some(fd)))
 }
 
@@ -89,7 +92,7 @@ impl Session {
         from: &[u64],
         fd: Option<Foreign>,
         s: &mut CallContext<'_>,
-    ) -> Answer {
+    ) -> CallResult {
         let CallContext { shared, owners } = s;
         let d = shared.device();
         answer_call! { number, from;

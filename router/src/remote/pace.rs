@@ -16,8 +16,9 @@ pub(super) struct Pace {
 impl Pace {
     /// The device has handled something within this time: it runs in each round.
     const HOT_NS: u64 = 50_000;
-    /// It runs this often otherwise, and while the sessions are busy.
+    /// Otherwise it runs at this interval.
     const IDLE_NS: u64 = 1_000;
+    /// And at this one while the sessions are busy.
     const BUSY_NS: u64 = 20_000;
     /// The sessions are busy for so long after they had work: longer than a tenant takes to answer.
     const ANSWER_NS: u64 = 10_000;

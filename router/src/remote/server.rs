@@ -149,7 +149,8 @@ impl Server {
         self.shared.leaks().unwrap_or_default()
     }
 
-    /// Takes the numbers of sessions that must end: [`Server::leave`] has been called for them.
+    /// Takes the numbers of sessions that have ended here by a fault, or did not begin: their
+    /// connections are to be closed.
     pub fn take_broken(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.broken)
     }

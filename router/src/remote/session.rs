@@ -283,7 +283,7 @@ impl Sessions {
 }
 
 /// The tenant's ends of a new session, in the order of the WELCOME.
-pub struct Ends(pub [OwnedFd; 4]);
+pub struct TenantEnds(pub [OwnedFd; 4]);
 
 impl Session {
     /// A session without objects, and the tenant's ends of its sockets and of its page of bells.
@@ -291,7 +291,7 @@ impl Session {
     ///
     /// # Errors
     /// Descriptors or memory are missing.
-    pub fn new(number: u32) -> Result<(Session, Ends)> {
+    pub fn new(number: u32) -> Result<(Session, TenantEnds)> {
         let [calls, their_calls] = rights::pair()?;
         let [events, their_events] = rights::pair()?;
         let [asyncs, their_asyncs] = rights::pair()?;
@@ -334,7 +334,7 @@ impl Session {
             past: Counters::ZERO,
             counts: Arc::default(),
         };
-        Ok((session, Ends([their_calls, their_events, their_asyncs, their_door])))
+        Ok((session, TenantEnds([their_calls, their_events, their_asyncs, their_door])))
     }
 
     /// Its number.

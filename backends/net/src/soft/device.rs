@@ -63,8 +63,8 @@ const ENGINE_MASK: u64 = 0xff << ENGINE_SHIFT;
 /// Threads that a device tells apart by their order.
 const THREADS: usize = 256;
 
-/// The threads that have made objects, in the order in which they came: the pages of their tokens,
-/// which are thread pointers and so pages apart.
+/// The threads that have made objects, in the order in which they came. Each is known by the page
+/// of its token: tokens are thread pointers, and no two lie in one page.
 #[derive(Default)]
 struct Threads(heapless::Vec<u32, THREADS>);
 

@@ -233,8 +233,8 @@ unsafe impl Sync for SoftEngine {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for SoftEngine {}
 
-/// The largest path MTU whose packets fit an IP MTU. rxe's rule: the headers and the ICRC take at
-/// most 80 bytes of it.
+/// The largest path MTU whose packets fit an IP MTU, and the smallest one where none fits. rxe's
+/// rule: the headers and the ICRC take at most 80 bytes of it.
 pub fn largest_path_mtu(mtu: u32) -> u32 {
     [4096, 2048, 1024, 512].into_iter().find(|&m| m <= mtu.saturating_sub(80)).unwrap_or(256)
 }

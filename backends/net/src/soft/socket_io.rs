@@ -132,7 +132,7 @@ impl<P: Port> PortState<P> {
     /// Sends what was just posted to the QP at an index, whose peer is behind the port. Returns the
     /// time; `None`: the request takes another path, or must wait behind others.
     #[inline(always)]
-    pub(super) fn send_to_port<const DC: bool>(
+    pub(super) fn send_just_posted<const DC: bool>(
         &mut self,
         host: &impl Host,
         g: &mut Guard<'_>,

@@ -32,9 +32,9 @@ pub trait Packets {
 
 impl Transport {
     /// Sends the only waiting request of the QP at an index, and behind it the ACK that the QP
-    /// owes, if the request is single and goes through the port. Returns the time. `None`: nothing
-    /// has changed. `DC`: the QP is a DCI, for which the clock is read before the packet; else it
-    /// is RC.
+    /// owes, if the request is single and goes through the port. Returns the time. `None`: it has
+    /// sent nothing, and the QP is as it was. `DC`: the QP is a DCI, for which the clock is read
+    /// before the packet; else it is RC.
     #[inline(always)]
     pub(crate) fn send_packet<const DC: bool, P: Packets>(
         &mut self,

@@ -101,7 +101,7 @@ impl SoftEngine {
         if len > 0 {
             shm.commit(link, len);
         }
-        self.ends_send(g, port, Some(now))
+        self.end_send(g, port, Some(now))
     }
 
     /// Maintains the links at intervals. `handled`: number of frames that this round has read from

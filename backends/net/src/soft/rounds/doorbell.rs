@@ -81,11 +81,11 @@ impl SoftEngine {
 
     /// Rings the doorbell while another thread has the lock in this one's turn.
     ///
-    /// * If the post passes through memory, waits for the lock. A mark would keep its holder at the
+    /// * A post that passes through memory waits for the lock. A mark would keep the holder at the
     ///   engine, and each of the next posts would find the lock taken, too.
-    /// * Over the network leaves a mark, which the holder serves after its release: a wait would be
-    ///   for system calls, and marked requests leave together. If the lock is free by then, runs
-    ///   the round here.
+    /// * A post over the network leaves a mark, which the holder serves after its release: a wait
+    ///   would be for system calls, and marked requests leave together. If the lock is free by
+    ///   then, this thread runs the round.
     #[cold]
     #[inline(never)]
     fn send_beside(&self, qi: usize, q: &QpShared) {
@@ -166,8 +166,8 @@ impl SoftEngine {
         port: &mut PortState,
         qi: usize,
     ) -> bool {
-        let sent = port.send_to_port::<DC>(self, g, qi);
-        self.ends_send(g, port, sent)
+        let sent = port.send_just_posted::<DC>(self, g, qi);
+        self.end_send(g, port, sent)
     }
 
     /// Moves what was just posted to a QP to its peer in this engine.
@@ -178,14 +178,14 @@ impl SoftEngine {
         port.schedule.set_time(now);
         g.wake(qi);
         g.run_loopback(now, LOOPBACK_RUNS);
-        self.ends_send(g, port, Some(now))
+        self.end_send(g, port, Some(now))
     }
 
     /// Ends a send as a round would end. Checks the grants, because the send may have failed the
     /// queue pair, which then takes no more WRITEs. `sent`: its time; `None`: nothing was sent.
     /// Returns whether no work is left.
     #[inline(always)]
-    pub(in crate::soft) fn ends_send(
+    pub(in crate::soft) fn end_send(
         &self,
         g: &mut Guard<'_>,
         port: &mut PortState,

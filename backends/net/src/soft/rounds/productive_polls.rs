@@ -1,10 +1,10 @@
 //! Polls that find completions. They run no round of the engine, which would cost more than a short
-//! operation.
+//! operation; but now and then such a poll reads the clock, and runs a round if there was none for
+//! a while.
 //!
-//! Two problems remain. If a program's own posts complete at once, its polls always find
-//! completions, and it would never read packets of its peers. And the helper, which notices a
-//! program by its rounds, would take over the engine again and again. So now and then such a poll
-//! reads the clock, and runs a round if there was none for a while.
+//! Without that, a program whose own posts complete at once would never read packets of its peers,
+//! since its polls always find completions. And the helper, which notices a program by its rounds,
+//! would take over the engine again and again.
 
 use core::sync::atomic::Ordering;
 
