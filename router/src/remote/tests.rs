@@ -462,6 +462,15 @@ fn objects_of_another_session_are_nobodys() {
     let init =
         QpInit { pd, send_cq: a.cq, recv_cq: a.cq, qp_type: qp_type::RC, ..QpInit::default() };
     assert_eq!(y.qp_create(&init).err(), stale, "a CQ of another session");
+    // Nor does the device's own handle of an object lead there.
+    let (cq, of_pd) = {
+        let mut server = running.server();
+        let session = server.sessions.get(1).unwrap();
+        (session.cqs.get(a.cq).unwrap().device, *session.pds.get(a.pd).unwrap())
+    };
+    let by_device = QpInit { send_cq: cq, recv_cq: cq, ..init };
+    assert_eq!(y.qp_create(&by_device).err(), stale, "the device's handle of a CQ");
+    assert_eq!(y.pd_dealloc(of_pd).err(), stale, "the device's handle of a PD");
     let reg = MrReg { pd: a.pd, addr: 0, length: 0, iova: 0, access: 0, provider: 0, cookie: 0 };
     assert!(y.mr_reg(&reg).is_err(), "a PD of another session");
     let refused = y.qp_create(&QpInit { qp_type: qp_type::DCI, ..init }).err();

@@ -159,10 +159,8 @@ impl<T: Words> Words for Vec<T> {
         self.iter().for_each(|item| item.put(to));
     }
     fn take(from: &mut Unread<'_>) -> Option<Self> {
-        let len = from.next()?;
-        // An item has a word at least, so a long list is of a long message.
-        let fits = usize::try_from(len).ok().filter(|&len| len <= from.0.len())?;
-        (0..fits).map(|_| T::take(from)).collect()
+        // An item has a word at least, so the end of the message ends a list that says more.
+        (0..from.next()?).map(|_| T::take(from)).collect()
     }
 }
 

@@ -617,6 +617,24 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_has_no_more_pieces_and_inline_bytes_than_it_is_long() {
+        let (router, tenant) = pair(SHAPES);
+        let ring = SlotRing::<SendWqe>::new();
+        tenant.install(0, &ring);
+        let sge = Sge { addr: 1 << 40, length: 2, lkey: 3 };
+        let mut end = ring.producer().unwrap();
+        end.slot(1).sges_mut(4).fill(sge);
+        let mut pieces = [Sge::default(); 5];
+        assert!(router.pieces::<SendWqe>(0, 1, &mut pieces[..4]) && pieces[..4] == [sge; 4]);
+        assert!(!router.pieces::<SendWqe>(0, 1, &mut pieces), "a fifth");
+        assert_eq!(pieces[4], Sge::default(), "of the next slot");
+        let inline = |slot, bytes| router.inline::<SendWqe>(0, slot, bytes);
+        assert!(inline(1, 64).is_some() && inline(1, 65).is_none());
+        assert_eq!(inline(1, u64::MAX), None);
+        assert_eq!(inline(1, 0).zip(inline(0, 0)).map(|(b, a)| b - a), Some(128));
+    }
+
+    #[test]
     fn a_bell_rings_for_the_first_request_after_the_router_has_armed_its_queue() {
         let (router, tenant) = pair(SHAPES);
         let ring = SlotRing::<SendWqe>::new();
