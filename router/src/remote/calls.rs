@@ -36,6 +36,11 @@ pub(super) struct CallContext<'s> {
     pub(super) owners: &'s mut Owners,
 }
 
+/// The descriptor of a region's memory, which must have come with the call.
+fn there(fd: Option<Foreign>) -> Result<Foreign> {
+    fd.ok_or_else(|| refuse!(Invalid, "the descriptor of the memory is missing"))
+}
+
 fn arguments<C: Call>(words: &[u64]) -> Result<C::In> {
     whole(words).ok_or_else(|| refuse!(Invalid, "call {}: other arguments than it has", C::NUMBER))
 }
@@ -260,7 +265,7 @@ impl Session {
         fd: Option<Foreign>,
     ) -> Result<(Handle, MrAttr)> {
         self.mrs.next_handle()?;
-        let fd = fd.ok_or_else(|| refuse!(Invalid, "the descriptor of the memory is missing"))?;
+        let fd = there(fd)?;
         let Some(nic) = shared.nic() else {
             let (pages, reg) = self.pages_of(shared, region, Some(File::of_buffer(fd)?))?;
             return self.register_pages(shared, region.access, pages, &reg);
@@ -284,7 +289,7 @@ impl Session {
         self.mrs.next_handle()?;
         let pd = *self.pds.get(region.pd)?;
         self.check_memory(region.length)?;
-        let fd = fd.ok_or_else(|| refuse!(Invalid, "the descriptor of the memory is missing"))?;
+        let fd = there(fd)?;
         let gpus = shared.gpus().ok_or_else(|| {
             refuse!(Unsupported, "the policy has no `gpus`: the router opens no memory of a GPU")
         })?;
@@ -619,8 +624,7 @@ impl Session {
             let is_connected = q.init.qp_type != qp_type::UD
                 && matches!(attr.qp_state, qp_state::RTR | qp_state::RTS);
             if is_connected && self.guard.check(self.tenant, &attr.ah, attr.dest_qp_num).is_err() {
-                let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
-                q.flushes = d.qp_modify(q.device, &attr, qp_attr_mask::STATE).is_ok();
+                q.fail(d);
                 self.tell_async(async_event::QP_FATAL, h);
             }
         }
@@ -673,9 +677,7 @@ impl Session {
         let done = match self.qps.get(qp).is_ok_and(waits) {
             true => {
                 // The device takes them when it has completed what is before.
-                let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
-                let failed = d.qp_modify(device, &attr, qp_attr_mask::STATE).is_ok();
-                let _ = self.qps.get_mut(qp).map(|q| q.flushes |= failed);
+                let _ = self.qps.get_mut(qp).map(|q| q.fail(d));
                 Err(Error::Again)
             }
             false => d.qp_reset(device),

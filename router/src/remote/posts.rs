@@ -13,9 +13,8 @@ use gdrcore_core::refuse;
 use gdrcore_core::sleep::ANY;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
-    qp_attr_mask, qp_state, qp_type, send_flags, wc_opcode, wc_status, wr_opcode, AtomicWr,
-    BindMwWr, FlushWr, Handle, MwBindInfo, QpAttr, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrExt,
-    WrOp,
+    qp_type, send_flags, wc_opcode, wc_status, wr_opcode, AtomicWr, BindMwWr, FlushWr, Handle,
+    MwBindInfo, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrExt, WrOp,
 };
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_core::wire::Feth;
@@ -436,9 +435,7 @@ impl Session {
     /// Fails a queue pair for a request that was refused.
     fn fail(&mut self, device: &dyn Device, qp: Handle, wr_id: u64, receives: bool) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
-        let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
-        // A queue pair in RESET stays there.
-        q.flushes |= device.qp_modify(q.device, &attr, qp_attr_mask::STATE).is_ok();
+        q.fail(device);
         let q = &*q;
         let (cq, opcode) = match receives {
             true => (q.init.recv_cq, wc_opcode::RECV),

@@ -116,6 +116,12 @@ pub(super) struct Qp {
 }
 
 impl Qp {
+    /// Moves it to ERR, if it is not in RESET: what waits in its rings is flushed.
+    pub(super) fn fail(&mut self, device: &dyn Device) {
+        let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+        self.flushes |= device.qp_modify(self.device, &attr, qp_attr_mask::STATE).is_ok();
+    }
+
     /// How many requests wait in its rings.
     pub(super) fn waiting(&self) -> [u32; 2] {
         let [send, receive] = self.heads;
@@ -428,7 +434,8 @@ impl Session {
         while moved < most {
             let room = (c.room(is_broken) as usize).min(BATCH).min(most - moved);
             let n = device.take_completions(c.device, &mut batch[..room]).unwrap_or(0);
-            for wc in batch[..n].iter().filter(|_| !c.has_failed) {
+            let kept = if c.has_failed { 0 } else { n };
+            for wc in &batch[..kept] {
                 c.map.put(c.tail, wc);
                 c.tail = c.tail.wrapping_add(1);
             }
@@ -453,13 +460,8 @@ impl Session {
     pub(super) fn fail_cq(&mut self, device: &dyn Device, cq: Handle) {
         let Ok(c) = self.cqs.get_mut(cq) else { return };
         c.has_failed = true;
-        let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
-        for h in self.qps.handles() {
-            let Ok(q) = self.qps.get_mut(h) else { continue };
-            if [q.init.send_cq, q.init.recv_cq].contains(&cq) {
-                q.flushes |= device.qp_modify(q.device, &attr, qp_attr_mask::STATE).is_ok();
-            }
-        }
+        let is_of_it = |q: &&mut Qp| [q.init.send_cq, q.init.recv_cq].contains(&cq);
+        self.qps.iter_mut().filter(is_of_it).for_each(|q| q.fail(device));
         self.tell_async(async_event::CQ_ERR, cq);
     }
 
