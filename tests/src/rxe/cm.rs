@@ -377,7 +377,7 @@ fn run_case(lab: &Lab, c: Case<'_>) -> Outcome<usize> {
 }
 
 /// The end of what a tool has printed, where its errors are: rping prints whole pings before.
-fn end_of(output: &str) -> String {
+pub(super) fn end_of(output: &str) -> String {
     let all = output.trim();
     let skipped = all.chars().count().saturating_sub(600);
     all.chars().skip(skipped).collect()

@@ -2,6 +2,7 @@
 //! The two find each other by rdma_cm, whose messages cross the wire. Also the pingpong of the C
 //! examples with rdma-core's.
 
+use super::cm::end_of;
 use super::lab::Lab;
 use super::report::Report;
 use super::side::Side;
@@ -110,7 +111,7 @@ fn run_case(
         [("ours", ours_serves, &ours), ("the kernel's", !ours_serves, &theirs)]
     {
         if !has_ended_well(tool, serves, done) {
-            let (ours, theirs) = (ours.output.trim(), theirs.output.trim());
+            let (ours, theirs) = (end_of(&ours.output), end_of(&theirs.output));
             return Err(format!(
                 "{who} ended with {:?}; ours says {ours}; the kernel's {theirs}",
                 done.code()
