@@ -50,11 +50,16 @@ fn without_waiting(what: &str, work: impl FnOnce() + Send) {
     });
 }
 
-/// Holds up all four closing threads, until the ends that are returned are dropped.
+/// Holds up all four closing threads, until the ends that are returned are dropped. No descriptor
+/// waits for a thread any more: a forked child would have it among its own.
 fn occupy_threads(sink: &Sink) -> Vec<std::net::TcpStream> {
     let occupy_one = |_| {
         let (lingers, end) = sink.lingering();
+        let fd = lingers.as_raw_fd();
         drop(Foreign::from(lingers));
+        // A close takes the number away before it lingers.
+        // SAFETY: no pointers.
+        wait_for(60, "no thread closes it", || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0);
         end
     };
     (0..4).map(occupy_one).collect()

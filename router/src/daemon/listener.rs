@@ -113,6 +113,7 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gdrcore_testkit::patience::wait_for;
 
     #[test]
     fn one_router_has_a_path_and_what_a_dead_one_left_is_replaced() {
@@ -134,6 +135,9 @@ mod tests {
         assert!(!path.exists());
         // The socket of a dead process.
         drop(sys::listen(&path, SocketKind::Packets, 0o600).unwrap());
+        // A child of another test has the socket too until it executes its program.
+        let is_dead = || sys::connect(&path, SocketKind::Packets).is_err();
+        wait_for(60, "somebody listens", is_dead);
         let third = Listener::open(&path, SocketKind::Packets, 0o666, true).unwrap();
         // A file that is not its own is left alone.
         fs::remove_file(&path).unwrap();
