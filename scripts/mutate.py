@@ -288,9 +288,10 @@ def main():
         known.pop(row.what, None)
         if noticed:
             known[row.what] = result.splitlines()[0]
+        if "--write" in options:
+            # At once, since a run may be stopped.
+            record(rows, known)
     print(f"{len(picked) - bad} passed, {bad} failed")
-    if "--write" in options:
-        record(rows, known)
     return 1 if bad else 0
 
 
