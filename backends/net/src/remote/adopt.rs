@@ -408,6 +408,11 @@ a0000-b0000 r-xp 00000000 fe:00 12 /usr/bin/program
 
     #[test]
     fn adopted_memory_is_the_routers_too_while_threads_write_to_it() {
+        // Page by page, and all at once: the longer a move takes, the surer a write meets it.
+        [1, 64].into_iter().for_each(adopt_while_written);
+    }
+
+    fn adopt_while_written(step: usize) {
         let len = 64 * page_size();
         let memory = Map::new(len).unwrap();
         let at = memory.as_ptr().addr();
@@ -430,15 +435,16 @@ a0000-b0000 r-xp 00000000 fe:00 12 /usr/bin/program
             while word(63).load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
-            for k in 0..64 {
-                adopter.adopt((at + k * page_size() + 8) as u64, 64, true).unwrap();
+            for k in (0..64).step_by(step) {
+                let (from, pages) = (at + k * page_size(), step * page_size());
+                adopter.adopt(from as u64 + 8, pages as u64 - 16, true).unwrap();
             }
             stop.store(true, Ordering::Release);
             let n = counts.join().unwrap();
             (0..64).for_each(|k| assert_eq!(word(k).load(Ordering::Relaxed), n, "page {k}"));
         });
         let pieces = adopter.adopt(at as u64, len as u64, true).unwrap();
-        assert_eq!(pieces.len(), 64, "adopted page by page");
+        assert_eq!(pieces.len(), 64 / step, "as they were adopted");
         let file = File::new(adopter.fd().try_clone_to_owned().unwrap().into()).unwrap();
         let pages = Pages::map(&file, &pieces, true).unwrap();
         host::place(pages.addr() + 5 * page_size() as u64, &77u64.to_ne_bytes()).unwrap();

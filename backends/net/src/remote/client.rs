@@ -61,7 +61,7 @@ struct Control {
     buffer: Box<[u8; MESSAGE_MAX]>,
 }
 
-/// A queue pair. `sending` and `receiving` are held by the thread that posts.
+/// A queue pair. The thread that posts holds the consuming end of the ring, which gives slots back.
 struct Qp {
     shared: QpShared,
     map: QueueMap,
@@ -69,8 +69,6 @@ struct Qp {
     /// Of its sends and of its receives.
     bells: [u32; 2],
     pins: AtomicU32,
-    sending: Mutex<()>,
-    receiving: Mutex<()>,
 }
 
 /// An SRQ. `queue` is held by the thread that posts, or that goes on in memory of another size.
@@ -161,14 +159,12 @@ fn watch(any: &Fd, fd: i32) -> Result<()> {
     check(unsafe { libc::epoll_ctl(any.raw(), libc::EPOLL_CTL_ADD, fd, &mut event) }).map(drop)
 }
 
-/// The side of a queue, for one thread at a time.
-fn side<T>(lock: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+/// What one thread at a time may use; `busy`: the error of a second one.
+fn try_hold<T>(lock: &Mutex<T>, busy: impl FnOnce() -> Error) -> Result<MutexGuard<'_, T>> {
     match lock.try_lock() {
         Ok(held) => Ok(held),
         Err(std::sync::TryLockError::Poisoned(e)) => Ok(e.into_inner()),
-        Err(std::sync::TryLockError::WouldBlock) => {
-            Err(refuse!(Busy, "another thread uses this side of the object now"))
-        }
+        Err(std::sync::TryLockError::WouldBlock) => Err(busy()),
     }
 }
 

@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use gdrcore_core::arena::Region;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use gdrcore_core::ring::SlotRing;
+use gdrcore_core::ring::{Consumer, SlotRing};
 use gdrcore_core::sleep::{Asleep, ANY};
 use gdrcore_core::verbs::types::{Sge, Wc};
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
@@ -351,18 +351,21 @@ impl QueueMap {
         unsafe { ring.install(region, capacity, stride) };
     }
 
-    /// The tenant's end of a send or receive queue: takes back the slots that the router has
-    /// released, unless `one` request is to be posted and there is room. One thread at a time.
+    /// The tenant's end of a send or receive queue: takes back the slots of its ring that the router
+    /// has released, unless `one` request is to be posted and there is room.
     ///
     /// # Errors
     /// [`Broken`].
     #[inline]
-    pub fn reclaim<H: Copy>(&self, k: usize, ring: &SlotRing<H>, one: bool) -> Result<(), Broken> {
-        if one && ring.len() < ring.capacity() {
+    pub fn reclaim<H: Copy>(
+        &self,
+        k: usize,
+        taken: &mut Consumer<'_, H>,
+        one: bool,
+    ) -> Result<(), Broken> {
+        if one && taken.ready() < self.shapes[k].capacity {
             return Ok(());
         }
-        // SAFETY: by this function alone is the consuming end used, by one thread at a time.
-        let mut taken = unsafe { ring.engine_consumer() };
         let released = self.head(k).load(Ordering::Acquire).wrapping_sub(taken.head());
         if released > taken.len() {
             return Err(Broken);
@@ -612,7 +615,7 @@ mod tests {
                 head += 1;
             }
             router.release(0, head);
-            tenant.reclaim(0, &ring, true).unwrap();
+            tenant.reclaim(0, &mut ring.consumer().unwrap(), true).unwrap();
         }
     }
 
@@ -721,8 +724,16 @@ mod tests {
         for lie in [5, 1 << 31] {
             tenant.head(0).store(lie, Ordering::Relaxed);
             assert_eq!((router.room(3), router.room(4)), (Ok(1), Err(Broken)), "head {lie}");
-            assert_eq!(tenant.reclaim(0, &ring, true), Ok(()), "there is room");
-            assert_eq!(tenant.reclaim(0, &ring, false), Err(Broken), "head {lie}");
+            assert_eq!(
+                tenant.reclaim(0, &mut ring.consumer().unwrap(), true),
+                Ok(()),
+                "there is room"
+            );
+            assert_eq!(
+                tenant.reclaim(0, &mut ring.consumer().unwrap(), false),
+                Err(Broken),
+                "head {lie}"
+            );
         }
     }
 

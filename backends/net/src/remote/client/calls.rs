@@ -11,6 +11,7 @@ use gdrcore_core::pool::index_of;
 use gdrcore_core::sleep::ANY;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::post::{self, Take};
+use gdrcore_core::verbs::shared::{polled, posted};
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, AhAttr, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
@@ -153,10 +154,10 @@ impl RemoteDevice {
         self.fork.check()?;
         let qps = read(&self.qps);
         let q = qps.get(qp)?;
-        let _side = side(&q.sending)?;
+        let mut taken = q.shared.sq.consumer().ok_or_else(|| posted("qp"))?;
         // SAFETY: the caller's promise.
         let one = unsafe { wr.as_ref() }.is_some_and(|wr| wr.next.is_null());
-        q.map.reclaim(0, &q.shared.sq, one).map_err(|e| self.broken(e))?;
+        q.map.reclaim(0, &mut taken, one).map_err(|e| self.broken(e))?;
         // SAFETY: the caller's promise.
         let (posted, outcome) = unsafe {
             match take {
@@ -170,21 +171,23 @@ impl RemoteDevice {
         outcome
     }
 
-    /// Posts receives to a queue: its map, its number there, its bell. The caller holds its side.
+    /// Posts receives to a queue: its map, its number there, its bell. `of`: what has the queue.
     ///
     /// # Safety
     /// As [`Device::post_recv`].
     unsafe fn receive(
         &self,
+        of: &str,
         (map, k, bell): (&QueueMap, usize, u32),
         ring: &SlotRing<RecvWqe>,
         max_sge: u32,
         wr: *const RecvWr,
         bad: &mut *const RecvWr,
     ) -> Result<()> {
+        let mut taken = ring.consumer().ok_or_else(|| posted(of))?;
         // SAFETY: the caller's promise.
         let one = unsafe { wr.as_ref() }.is_some_and(|wr| wr.next.is_null());
-        map.reclaim(k, ring, one).map_err(|e| self.broken(e))?;
+        map.reclaim(k, &mut taken, one).map_err(|e| self.broken(e))?;
         // SAFETY: the caller's promise.
         let outcome = unsafe { post::recv(ring, max_sge, wr, bad) };
         if map.submit(k, ring) {
@@ -359,7 +362,7 @@ impl Device for RemoteDevice {
     fn srq_resize(&self, srq: Handle, max_wr: u32, limit: Option<u32>) -> Result<u32> {
         // The table is not held: who posts to another SRQ would wait for the router.
         let s = read(&self.srqs).get(srq)?.clone();
-        let mut queue = side(&s.queue)?;
+        let mut queue = try_hold(&s.queue, || posted("srq"))?;
         // Nobody posts from here on, so the router finds the old memory empty, or refuses.
         let ((given, _), new) = self.ask_fd::<call::SrqResize, _>(
             &(srq, max_wr, limit),
@@ -397,9 +400,8 @@ impl Device for RemoteDevice {
         }
         let index = index_of(made.handle) as u32;
         let bells = [Doorbell::Send(index), Doorbell::Receive(index)].map(Doorbell::number);
-        let (sending, receiving) = (Mutex::new(()), Mutex::new(()));
         let pins = AtomicU32::new(0);
-        let qp = Qp { shared, map, qpn: made.qpn, bells, pins, sending, receiving };
+        let qp = Qp { shared, map, qpn: made.qpn, bells, pins };
         add(&self.qps, made.handle, qp);
         Ok((made.handle, made.qpn, made.cap))
     }
@@ -467,10 +469,9 @@ impl Device for RemoteDevice {
                 "qp: in state RESET, or with an SRQ, it takes no receives"
             ));
         }
-        let _side = side(&q.receiving)?;
         let max_sge = q.shared.max_recv_sge.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        unsafe { self.receive((&q.map, 1, q.bells[1]), &q.shared.rq, max_sge, wr, bad) }
+        unsafe { self.receive("qp", (&q.map, 1, q.bells[1]), &q.shared.rq, max_sge, wr, bad) }
     }
     unsafe fn post_srq_recv(
         &self,
@@ -482,15 +483,15 @@ impl Device for RemoteDevice {
         self.fork.check()?;
         let srqs = read(&self.srqs);
         let s = srqs.get(srq)?;
-        let queue = side(&s.queue)?;
+        let queue = try_hold(&s.queue, || posted("srq"))?;
         // SAFETY: the caller's promise.
-        unsafe { self.receive((&queue.map, 0, s.bell), &queue.ring, s.max_sge, wr, bad) }
+        unsafe { self.receive("srq", (&queue.map, 0, s.bell), &queue.ring, s.max_sge, wr, bad) }
     }
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.fork.check()?;
         let cqs = read(&self.cqs);
         let c = cqs.get(cq)?;
-        let mut polling = side(&c.polling)?;
+        let mut polling = try_hold(&c.polling, polled)?;
         loop {
             match polling.poll(wc) {
                 0 => {}
