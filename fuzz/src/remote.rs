@@ -390,7 +390,7 @@ impl Tenant {
         let QueueShape { capacity, stride } = queues.map.shapes()[0];
         let fits = |head: usize| piece.len().min((stride as usize).saturating_sub(head));
         if queues.bell < 2 * limits::QP && capacity > 0 && !input.one_in(4) {
-            let _ = queues.map.reclaim(0, &queues.sends, false);
+            let _ = queues.map.reclaim(0, &mut queues.sends.consumer().unwrap(), false);
             if let Some(mut end) = queues.sends.producer().filter(|end| end.free() > 0) {
                 let opcodes = [
                     wr_opcode::RDMA_WRITE,
@@ -425,7 +425,7 @@ impl Tenant {
             if queues.map.shapes()[k].capacity == 0 {
                 return;
             }
-            let _ = queues.map.reclaim(k, &queues.receives, false);
+            let _ = queues.map.reclaim(k, &mut queues.receives.consumer().unwrap(), false);
             if let Some(mut end) = queues.receives.producer().filter(|end| end.free() > 0) {
                 let mut slot = end.slot(0);
                 *slot.header_mut() =

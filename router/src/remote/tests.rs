@@ -289,7 +289,7 @@ impl ByHand {
 
     /// Posts a request as it is, with these bytes behind its head.
     fn post(&self, raw: &Raw, wqe: SendWqe, tail: &[u8]) {
-        raw.map.reclaim(0, &raw.sq, false).unwrap();
+        raw.map.reclaim(0, &mut raw.sq.consumer().unwrap(), false).unwrap();
         {
             let mut end = raw.sq.producer().unwrap();
             let mut slot = end.slot(0);
@@ -809,7 +809,7 @@ fn nothing_that_a_tenant_writes_makes_the_router_panic() {
                         wqe.opcode %= 16;
                         wqe.num_sge %= 4;
                     }
-                    if raw.map.reclaim(0, &raw.sq, false).is_ok()
+                    if raw.map.reclaim(0, &mut raw.sq.consumer().unwrap(), false).is_ok()
                         && raw.sq.len() < raw.sq.capacity()
                     {
                         evil.post(&raw, wqe, &rng.bytes(48));

@@ -383,7 +383,8 @@ a0000-b0000 r-xp 00000000 fe:00 12 /usr/bin/program
         ];
         assert_eq!(found, expected);
         let refused = |begin, end| parts(MAPS, begin, end, 77, &[]).unwrap_err();
-        assert_eq!(refused(0x13000, 0x15000), Error::Fault, "a hole");
+        assert_eq!(refused(0x13000, 0x15000), Error::Fault, "a hole behind");
+        assert_eq!(refused(0xf000, 0x11000), Error::Fault, "a hole before");
         assert_eq!(refused(0x30000, 0x31000), Error::Fault, "not readable");
         assert_eq!(refused(0x1000, 0x2000), Error::Fault);
         for (begin, end) in

@@ -112,7 +112,7 @@ impl RawSrq {
     }
 
     fn post(&self, tenant: &ByHand, n: u32) {
-        self.map.reclaim(0, &self.ring, false).unwrap();
+        self.map.reclaim(0, &mut self.ring.consumer().unwrap(), false).unwrap();
         let mut end = self.ring.producer().unwrap();
         (0..n).for_each(|_| end.push(RecvWqe { wr_id: 7, ..RecvWqe::default() }).unwrap());
         drop(end);
