@@ -150,6 +150,24 @@ fn a_tenant_has_its_rate_and_nobody_waits_with_it() {
 }
 
 #[test]
+fn requests_of_a_failed_queue_pair_wait_for_no_credit() {
+    let running = Running::start();
+    let limits = Limits { tx_rate: Some(SLOW), burst: Some(4 << 10), ..Limits::NONE };
+    let (x, of_x) = running.tenant_as(1, &tenant("limited", limits));
+    let (mut a, b) = connected(&x, &x, Shape::default()).unwrap();
+    // A debt for minutes, and nothing under way whose completion would tell of the state.
+    flood(&running, 1, &mut [(&mut a, 1, HALF)]);
+    finish(&mut a, 1);
+    flood(&running, 100, &mut [(&mut a, 10, 64)]);
+    assert_eq!(charged(&of_x), u64::from(HALF), "they wait");
+    let to_error = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+    x.qp_modify(a.qp, &to_error, qp_attr_mask::STATE).unwrap();
+    finish(&mut a, 11);
+    assert_eq!(charged(&of_x), u64::from(HALF));
+    [a, b].into_iter().for_each(|end| end.destroy().unwrap());
+}
+
+#[test]
 fn weights_share_the_rate_of_the_device() {
     let running = Running::start();
     running.server().limit_line(SLOW);
