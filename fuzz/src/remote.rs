@@ -15,7 +15,7 @@ use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_net::map::Map;
 use gdrcore_net::remote::adopt::Adopter;
 use gdrcore_net::remote::call::{
-    self, parse_answer, request, Call, GpuMemory, NewSrq, QueueShape, Region,
+    self, parse_answer, request, Call, GpuMemory, NewRegion, NewSrq, QueueShape,
 };
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::queue::{Doorbell, DoorbellPage, QueueMap};
@@ -194,7 +194,7 @@ impl Tenant {
             1 => {
                 let (adopter, buffer, pieces) = memory();
                 self.ask::<call::File>(server, &(), Some(adopter.fd()), seen);
-                let region = Region {
+                let region = NewRegion {
                     pd: input.pick(&self.known),
                     addr: buffer.addr(),
                     length: BYTES as u64,

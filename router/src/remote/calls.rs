@@ -16,7 +16,7 @@ use gdrcore_core::verbs::types::{
 use gdrcore_core::verbs::wqe::{recv_stride, send_stride, RecvWqe};
 use gdrcore_net::map::page_size;
 use gdrcore_net::remote::call::{
-    self, whole, Call, GpuMemory, GpuRoute, MadeQp, NewSrq, QueueShape, Region, Words,
+    self, whole, Call, GpuMemory, GpuRoute, MadeQp, NewRegion, NewSrq, QueueShape, Words,
 };
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::{File, Pages};
@@ -181,7 +181,7 @@ impl Session {
     fn pages_of(
         &self,
         shared: &SharedDevice,
-        region: &Region,
+        region: &NewRegion,
         other: Option<File>,
     ) -> Result<(Pages, MrReg)> {
         let pd = *self.pds.get(region.pd)?;
@@ -235,7 +235,7 @@ impl Session {
     fn register(
         &mut self,
         shared: &mut SharedDevice,
-        region: &Region,
+        region: &NewRegion,
         fd: Option<Foreign>,
     ) -> Result<(Handle, MrAttr)> {
         self.mrs.next_handle()?;
@@ -261,7 +261,7 @@ impl Session {
     fn register_dma_buf(
         &mut self,
         shared: &mut SharedDevice,
-        region: &Region,
+        region: &NewRegion,
         fd: Option<Foreign>,
     ) -> Result<(Handle, MrAttr)> {
         self.mrs.next_handle()?;
@@ -272,7 +272,7 @@ impl Session {
         };
         let pd = *self.pds.get(region.pd)?;
         self.check_memory(region.length)?;
-        let Region { addr, length, iova, access, .. } = *region;
+        let NewRegion { addr, length, iova, access, .. } = *region;
         let reg = MrReg { pd, addr, length, iova, access, provider: 0, cookie: 0 };
         let (device, attr) = nic.mr_reg_dmabuf(&reg, fd.as_fd().as_raw_fd())?;
         let mr = self.mrs.add(Mr { device, memory: MrMemory::DmaBuf(length) })?;
@@ -282,7 +282,7 @@ impl Session {
     fn register_gpu(
         &mut self,
         shared: &mut SharedDevice,
-        region: &Region,
+        region: &NewRegion,
         memory: &GpuMemory,
         fd: Option<Foreign>,
     ) -> Result<((Handle, MrAttr), GpuRoute)> {
@@ -303,7 +303,7 @@ impl Session {
         &mut self,
         shared: &SharedDevice,
         mr: Handle,
-        region: &Region,
+        region: &NewRegion,
     ) -> Result<MrAttr> {
         // Until the device has changed over, both have their pages.
         let (pages, reg) = self.pages_of(shared, region, None)?;

@@ -20,11 +20,11 @@ use gdrcore_net::via::wire;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Events that wait for a tenant, at most.
-const EVENTS: usize = 4 * limits::ID as usize;
+const EVENTS_MAX: usize = 4 * limits::ID as usize;
 /// Of them, requests for connections: others of every id find room beside them.
-const REQUESTS: usize = EVENTS / 2;
+const REQUESTS_MAX: usize = EVENTS_MAX / 2;
 /// Events of the device in a round.
-const ROUND: usize = 256;
+const EVENTS_PER_ROUND: usize = 256;
 
 impl Session {
     /// Opens the connection manager.
@@ -133,7 +133,7 @@ impl Session {
         if is_request && !self.admits(e) {
             return false;
         }
-        if self.cm_events.len() >= if is_request { REQUESTS } else { EVENTS } {
+        if self.cm_events.len() >= if is_request { REQUESTS_MAX } else { EVENTS_MAX } {
             return false;
         }
         if is_request {
@@ -154,7 +154,7 @@ impl Session {
 /// has no room for is refused. True: there was an event.
 pub(super) fn pass_on(d: &dyn Device, sessions: &mut Sessions, owners: &mut Owners) -> bool {
     let Ok(cm) = d.cm() else { return false };
-    for n in 0..ROUND {
+    for n in 0..EVENTS_PER_ROUND {
         let Ok(Some(e)) = cm.event() else { return n > 0 };
         let of = if e.listener != 0 { e.listener } else { e.id };
         let session = owners.get(&of).and_then(|(number, _)| sessions.get(*number));
@@ -184,12 +184,12 @@ mod tests {
         let ((), theirs) = session.open_cm(shared.device()).unwrap();
         while wire::send_bytes(session.cm_bell.as_ref().unwrap().as_fd(), &[0; 8], None).is_ok() {}
         let mut kept = 0;
-        for n in 0..EVENTS as u64 {
+        for n in 0..EVENTS_MAX as u64 {
             let e = of(cm_event::CONNECT_REQUEST, n + 1);
             kept += usize::from(session.keep_cm_event(&mut owners, &e));
         }
-        assert_eq!(kept, (limits::ID as usize).min(REQUESTS), "as many as there are ids");
-        for _ in 0..2 * EVENTS {
+        assert_eq!(kept, (limits::ID as usize).min(REQUESTS_MAX), "as many as there are ids");
+        for _ in 0..2 * EVENTS_MAX {
             session.keep_cm_event(&mut owners, &of(cm_event::ADDR_CHANGE, 1));
         }
         let mut buffer = [0; MESSAGE_MAX + 1];
@@ -199,6 +199,6 @@ mod tests {
         while hear() {
             taken += usize::from(session.take_cm_event().is_some());
         }
-        assert_eq!((taken, session.take_cm_event()), (EVENTS, None));
+        assert_eq!((taken, session.take_cm_event()), (EVENTS_MAX, None));
     }
 }

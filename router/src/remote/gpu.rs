@@ -16,7 +16,7 @@ use gdrcore_cuda::route::{self, RouteChoice};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_cuda::Failure;
-use gdrcore_net::remote::call::{GpuMemory, Region};
+use gdrcore_net::remote::call::{GpuMemory, NewRegion};
 use gdrcore_net::rights::Foreign;
 use gdrcore_verbs::VerbsDevice;
 use std::os::fd::{AsFd, AsRawFd};
@@ -76,7 +76,7 @@ impl Gpus {
     /// The descriptor is of no GPU memory, or of less; it is of another GPU; those of the driver.
     pub(super) fn import(
         &self,
-        (pd, region): (Handle, &Region),
+        (pd, region): (Handle, &NewRegion),
         of: &GpuMemory,
         fd: &Foreign,
     ) -> Result<(GpuRegion, Span)> {
@@ -92,7 +92,7 @@ impl Gpus {
         let shared = Shared::Descriptor { fd, offset: of.offset, size };
         let at = memory::import(gpu, shared, region.length).map_err(explain)?;
         // Given back from here on by its drop.
-        let Region { length, iova, access, .. } = *region;
+        let NewRegion { length, iova, access, .. } = *region;
         let reg = MrReg { pd, addr: at, length, iova, access, provider: 0, cookie: 0 };
         let mut opened = GpuRegion { reg, staging: None };
         let span = Span::look_up(at, region.length).map_err(explain)?;

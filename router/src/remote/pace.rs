@@ -21,11 +21,11 @@ impl Pace {
     /// And at this one while the sessions are busy.
     const BUSY_NS: u64 = 20_000;
     /// The sessions are busy for so long after they had work: longer than a tenant takes to answer.
-    const ANSWER_NS: u64 = 10_000;
+    const BUSY_FOR_NS: u64 = 10_000;
 
     /// Notes that the sessions had work in this round.
     pub(super) fn note_work(&mut self, now: u64) {
-        self.busy_until_ns = now + Pace::ANSWER_NS;
+        self.busy_until_ns = now + Pace::BUSY_FOR_NS;
     }
 
     /// Whether it runs now.
@@ -67,7 +67,7 @@ mod tests {
         let mut pace = Pace::default();
         pace.note(NOW, false);
         pace.note_work(NOW);
-        let waits = NOW + Pace::ANSWER_NS;
+        let waits = NOW + Pace::BUSY_FOR_NS;
         assert!(!pace.is_due(waits - 1) && pace.is_due(waits), "no answer");
         pace.note_work(waits);
         assert!(!pace.is_due(NOW + Pace::BUSY_NS - 1), "work again");

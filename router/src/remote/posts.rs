@@ -22,9 +22,9 @@ use gdrcore_net::remote::queue::{Doorbell, Entry, QueueMap, STRIDE_MAX};
 
 /// Sends of one queue in a round, before a call of their session all. Receives have no bound but
 /// their queue: a send may need them.
-pub(super) const ROUND: u32 = 32;
+pub(super) const SENDS_PER_ROUND: u32 = 32;
 /// Most pieces that a slot can have.
-const PIECES: usize = STRIDE_MAX as usize / size_of::<Sge>();
+const PIECES_MAX: usize = STRIDE_MAX as usize / size_of::<Sge>();
 
 /// What a request and its pieces are copied to.
 pub(super) struct Scratch {
@@ -33,14 +33,14 @@ pub(super) struct Scratch {
     /// Of the send request that was judged last, its flags and the number of its pieces.
     flags: u32,
     num_sge: usize,
-    pieces: [Sge; PIECES],
+    pieces: [Sge; PIECES_MAX],
     /// Requests that were judged.
     pub(super) judged: u64,
 }
 
 impl Scratch {
     pub(super) fn new() -> Box<Scratch> {
-        let pieces = [Sge::default(); PIECES];
+        let pieces = [Sge::default(); PIECES_MAX];
         Box::new(Scratch { wr_id: 0, flags: 0, num_sge: 0, pieces, judged: 0 })
     }
 }
@@ -50,7 +50,7 @@ fn read_pieces<E: Entry>(
     map: &QueueMap,
     (k, at): (usize, u32),
     n: usize,
-    to: &mut [Sge; PIECES],
+    to: &mut [Sge; PIECES_MAX],
 ) -> Result<()> {
     let has = to.get_mut(..n).is_some_and(|to| map.pieces::<E>(k, at, to));
     has.then_some(())
@@ -192,10 +192,11 @@ fn receive(
     }
 }
 
-/// What became of a request.
-enum Judged {
-    /// The device has no room for it.
+/// What ended a turn early.
+enum TurnEnd {
+    /// The device has no room for the next request.
     Again,
+    /// A request was refused: its `wr_id`.
     Refused(u64),
 }
 
@@ -209,17 +210,17 @@ fn take_turn(
     scratch: &mut Scratch,
     counts: &Counts,
     post: impl Fn(u32, &mut Scratch, bool) -> Result<()>,
-) -> Option<Judged> {
+) -> Option<TurnEnd> {
     let mut posted = 0;
     let mut end = None;
     while posted < turn && end.is_none() {
         match post(head.wrapping_add(posted), scratch, posted + 1 < turn) {
             Ok(()) => posted += 1,
-            Err(Error::Again) => end = Some(Judged::Again),
-            Err(_) => end = Some(Judged::Refused(scratch.wr_id)),
+            Err(Error::Again) => end = Some(TurnEnd::Again),
+            Err(_) => end = Some(TurnEnd::Refused(scratch.wr_id)),
         }
     }
-    let refused = u32::from(matches!(end, Some(Judged::Refused(_))));
+    let refused = u32::from(matches!(end, Some(TurnEnd::Refused(_))));
     count(&counts.posted, posted.into());
     count(&counts.refused, refused.into());
     scratch.judged += u64::from(posted + refused);
@@ -325,7 +326,7 @@ impl Session {
 
     /// Leaves all queues to their bells, before a sleep. True: a request came since the last round.
     pub(super) fn rest(&mut self) -> bool {
-        let news = self.look(SENDS, 0, ROUND) | self.look(RECEIVES, 0, u32::MAX);
+        let news = self.look(SENDS, 0, SENDS_PER_ROUND) | self.look(RECEIVES, 0, u32::MAX);
         self.sends.clear();
         self.receives.clear();
         news
@@ -356,7 +357,7 @@ impl Session {
                 continue;
             }
             self.sends.swap_remove(i);
-            self.serve(device, bell, n.min(ROUND), scratch);
+            self.serve(device, bell, n.min(SENDS_PER_ROUND), scratch);
         }
     }
 
@@ -408,7 +409,7 @@ impl Session {
         if let Ok(q) = self.qps.get_mut(qp) {
             q.heads[k] = head;
         }
-        if let Some(Judged::Refused(wr_id)) = end {
+        if let Some(TurnEnd::Refused(wr_id)) = end {
             self.fail(device, qp, wr_id, k == 1);
         }
     }
@@ -423,8 +424,8 @@ impl Session {
         loop {
             let (left, at) = (end.wrapping_sub(head), (0, &mut head));
             match take_turn(&s.map, at, left, scratch, &self.counts, post) {
-                Some(Judged::Refused(_)) => {}
-                Some(Judged::Again) | None => break,
+                Some(TurnEnd::Refused(_)) => {}
+                Some(TurnEnd::Again) | None => break,
             }
         }
         if let Ok(s) = self.srqs.get_mut(srq) {

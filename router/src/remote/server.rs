@@ -4,7 +4,7 @@ use super::calls;
 use super::cm;
 use super::guard::Guard;
 use super::pace::Pace;
-use super::posts::{Scratch, ROUND};
+use super::posts::{Scratch, SENDS_PER_ROUND};
 use super::session::{Owners, Session, Sessions, IDLE};
 use super::shared_device::SharedDevice;
 use super::shares::Shares;
@@ -22,11 +22,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Calls of a session in a round.
-const CALLS: usize = 16;
+const CALLS_PER_ROUND: usize = 16;
 /// Events of the device in a round.
-const EVENTS: usize = 256;
+const EVENTS_PER_ROUND: usize = 256;
 /// Requests of all sessions in a round, where a tenant has a limit.
-const REQUESTS: usize = 512;
+const METERED_PER_ROUND: usize = 512;
 
 /// The sessions of a device.
 pub struct Server {
@@ -170,7 +170,7 @@ impl Server {
         let before = scratch.judged;
         let mut waits = false;
         for s in sessions.iter_mut() {
-            let most = if caller == Some(s.number) { u32::MAX } else { ROUND };
+            let most = if caller == Some(s.number) { u32::MAX } else { SENDS_PER_ROUND };
             waits |= s.begin(most);
         }
         sessions.iter_mut().for_each(|s| s.post_receives(device, scratch));
@@ -262,7 +262,7 @@ impl Server {
     fn take_cq_events(&mut self) -> bool {
         let device = self.shared.device();
         let mut busy = false;
-        for _ in 0..EVENTS {
+        for _ in 0..EVENTS_PER_ROUND {
             let Ok(Some(cq)) = device.cq_event() else { break };
             busy = true;
             let Some(&(number, cq)) = self.owners.get(&cq) else { continue };
@@ -276,7 +276,7 @@ impl Server {
     /// Passes asynchronous events of the device on to their sessions. True: there was one.
     fn take_async_events(&mut self) -> bool {
         let Server { shared, sessions, owners, .. } = self;
-        for n in 0..EVENTS {
+        for n in 0..EVENTS_PER_ROUND {
             let Ok(Some(event)) = shared.device().async_event() else { return n > 0 };
             match owners.get(&event.handle) {
                 Some(&(number, handle)) => {
@@ -293,7 +293,7 @@ impl Server {
 
     /// Executes the calls of a session that have come. True: there was one, or a bell.
     pub fn hear(&mut self, number: u32) -> bool {
-        for n in 0..CALLS {
+        for n in 0..CALLS_PER_ROUND {
             let Some(session) = self.sessions.get(number) else { return n > 0 };
             let mut came = match receive(session.calls.as_fd(), &mut self.buffer) {
                 ReadOutcome::Message(came) => came,
@@ -394,7 +394,7 @@ fn post_shared(
         }
     }
     let now = now_ns();
-    for _ in 0..REQUESTS {
+    for _ in 0..METERED_PER_ROUND {
         let Some((slot, number)) = shares.next(now) else { break };
         // What was left of a round may find that its tenant has enough under way.
         let session = sessions.get(number).filter(|s| shares.has_window(s.tenant));

@@ -15,7 +15,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_net::remote::adopt::Adopter;
-use gdrcore_net::remote::call::{self, parse_answer, request, Call, QueueShape, Region};
+use gdrcore_net::remote::call::{self, parse_answer, request, Call, NewRegion, QueueShape};
 use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::PIECES_MAX;
@@ -334,7 +334,7 @@ fn write(lkey: u32, rkey: u32, addr: u64, length: u32) -> (SendWqe, Vec<u8>) {
 fn region(tenant: &mut ByHand, pd: Handle, adopter: &Adopter, addr: u64) -> (Handle, MrAttr) {
     let pieces = adopter.adopt(addr, 4096, true).unwrap();
     let access = access::LOCAL_WRITE | access::REMOTE_WRITE;
-    tenant.ask::<call::MrReg>(&Region { pd, addr, length: 4096, iova: addr, access, pieces })
+    tenant.ask::<call::MrReg>(&NewRegion { pd, addr, length: 4096, iova: addr, access, pieces })
 }
 
 fn give_file(tenant: &mut ByHand, adopter: &Adopter) {
@@ -649,7 +649,7 @@ fn regions_are_of_pages_that_are_there_and_in_few_pieces() {
     let piece = adopter.adopt(addr, 4096, true).unwrap()[0];
     let access = access::LOCAL_WRITE;
     let pieces = vec![piece; PIECES_MAX];
-    let region = Region { pd, addr, length: 4096, iova: addr, access, pieces };
+    let region = NewRegion { pd, addr, length: 4096, iova: addr, access, pieces };
     let mut made = Vec::new();
     let refused = loop {
         match tenant.try_ask::<call::MrReg>(&region) {

@@ -201,7 +201,7 @@ pub struct QueueShape {
 
 /// The request of a region: [`gdrcore_core::device::MrReg`] with the places of its pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Region {
+pub struct NewRegion {
     /// Protection domain.
     pub pd: Handle,
     /// The program's address of its first byte.
@@ -217,11 +217,11 @@ pub struct Region {
     pub pieces: Vec<(u64, u64)>,
 }
 
-impl Region {
+impl NewRegion {
     /// That of a registration, whose pages lie there.
-    pub fn of(reg: &device::MrReg, pieces: Vec<(u64, u64)>) -> Region {
+    pub fn of(reg: &device::MrReg, pieces: Vec<(u64, u64)>) -> NewRegion {
         let device::MrReg { pd, addr, length, iova, access, .. } = *reg;
-        Region { pd, addr, length, iova, access, pieces }
+        NewRegion { pd, addr, length, iova, access, pieces }
     }
 }
 
@@ -302,7 +302,7 @@ fields! {
         pkey_index port_num en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic
         min_rnr_timer timeout retry_cnt rnr_retry peer_is_soft rate_limit_bytes_per_s;
     QueueShape: capacity stride;
-    Region: pd addr length iova access pieces;
+    NewRegion: pd addr length iova access pieces;
     GpuMemory: bdf offset size;
     GpuRoute: route no_dma_buf no_peermem code;
     MadeQp: handle qpn cap sq rq;
@@ -360,12 +360,12 @@ calls! {
     /// The file of the session's memory, whose descriptor comes with it.
     File = 11: () => ();
     /// `Device::mr_reg`.
-    MrReg = 12: Region => (Handle, MrAttr);
+    MrReg = 12: NewRegion => (Handle, MrAttr);
     /// Registers memory of a GPU: a region without pieces, and the descriptor of the allocation.
-    GpuMrReg = 61: (Region, GpuMemory) => ((Handle, MrAttr), GpuRoute);
+    GpuMrReg = 61: (NewRegion, GpuMemory) => ((Handle, MrAttr), GpuRoute);
     /// Registers a dma-buf: a region of one piece of it, whose address is its offset there, and the
     /// descriptor.
-    DmaBufMrReg = 64: Region => (Handle, MrAttr);
+    DmaBufMrReg = 64: NewRegion => (Handle, MrAttr);
     /// `Device::mr_dereg`.
     MrDereg = 13: Handle => ();
     /// `Device::mw_alloc`.
@@ -427,7 +427,7 @@ calls! {
     /// `Device::cq_purge`, of what the queue's memory has not yet.
     CqPurge = 37: (Handle, u32) => ();
     /// `Device::mr_rereg`.
-    MrRereg = 38: (Handle, Region) => MrAttr;
+    MrRereg = 38: (Handle, NewRegion) => MrAttr;
     /// Opens the session's connection manager; the answer has a socket that tells of events.
     CmOpen = 39: () => ();
     /// `CmDevice::create`: port space and context.
@@ -580,7 +580,7 @@ mod tests {
         round_trip(&MadeQp { handle: 5, qpn: 6, ..Default::default() });
         round_trip(&GpuRoute { route: 1, no_dma_buf: 2, no_peermem: 3, code: -4 });
         round_trip(&GpuMemory { bdf: *b"0000:b7:00.0\0\0\0\0", offset: 1, size: u64::MAX });
-        round_trip(&Region { pd: 9, pieces: vec![(0, 4096), (8192, 1)], ..Default::default() });
+        round_trip(&NewRegion { pd: 9, pieces: vec![(0, 4096), (8192, 1)], ..Default::default() });
         round_trip(&Counters { sent_pkts: 5, ..Counters::ZERO });
         round_trip(&(true, -5i32, [3u8; 13]));
         let data = [7; 9];
@@ -650,7 +650,7 @@ mod tests {
             let len = rng.below(300) as usize;
             let bytes = rng.bytes(len);
             if let Some((_, _, words)) = parse_request(&bytes) {
-                let _ = whole::<Region>(&words);
+                let _ = whole::<NewRegion>(&words);
                 let _ = whole::<(u64, QpAttr, u32)>(&words);
                 let _ = whole::<QpInit>(&words);
             }

@@ -43,12 +43,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 /// A router that does not answer a call within this time counts as gone.
-const ANSWER_NS: u64 = if cfg!(test) { 4_000_000_000 } else { 60_000_000_000 };
+const CALL_TIMEOUT_NS: u64 = if cfg!(test) { 4_000_000_000 } else { 60_000_000_000 };
 /// Empty polls of a CQ between two looks whether the router is there; and between two turns of the
 /// core for another thread, where the router runs on another core and where it waits for this one.
-const LOOK: u32 = 1024;
-const YIELD: u32 = 256;
-const YIELD_TO_ROUTER: u32 = 4;
+const POLLS_PER_LOOK: u32 = 1024;
+const POLLS_PER_YIELD: u32 = 256;
+const POLLS_PER_YIELD_TO_ROUTER: u32 = 4;
 /// Bytes of an event.
 const EVENT: usize = 24;
 
@@ -56,7 +56,7 @@ const EVENT: usize = 24;
 pub const PREFIX: &str = "router:";
 
 /// The number of the last request, and the buffer of its answer.
-struct Control {
+struct CallState {
     last: u32,
     buffer: Box<[u8; MESSAGE_MAX]>,
 }
@@ -118,7 +118,7 @@ pub struct RemoteDevice {
     /// First, so that the router hears of the end of the session before that of its sockets.
     session: Option<Session>,
     fork: ForkGuard,
-    control: Mutex<Control>,
+    control: Mutex<CallState>,
     calls: OwnedFd,
     events: OwnedFd,
     asyncs: OwnedFd,
@@ -204,7 +204,7 @@ impl RemoteDevice {
         let mut device = RemoteDevice {
             session,
             fork: ForkGuard::new(),
-            control: Mutex::new(Control { last: 0, buffer: Box::new([0; MESSAGE_MAX]) }),
+            control: Mutex::new(CallState { last: 0, buffer: Box::new([0; MESSAGE_MAX]) }),
             calls,
             events,
             asyncs,
@@ -264,7 +264,7 @@ impl RemoteDevice {
     ) -> Result<(C::Out, Option<OwnedFd>)> {
         self.fork.check()?;
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = now_ns() + ANSWER_NS;
+        let until = now_ns() + CALL_TIMEOUT_NS;
         control.last = control.last.wrapping_add(1);
         let number = control.last;
         let bytes = request::<C>(number, arguments);
@@ -349,11 +349,11 @@ impl RemoteDevice {
     /// router's, and looks whether the router is there.
     fn note_empty(&self, cq: &Cq) -> Result<()> {
         let empty = cq.empty.fetch_add(1, Ordering::Relaxed);
-        let waits = empty % YIELD_TO_ROUTER == 0 && self.door.cpu() == own_cpu();
-        if waits || empty % YIELD == 0 {
+        let waits = empty % POLLS_PER_YIELD_TO_ROUTER == 0 && self.door.cpu() == own_cpu();
+        if waits || empty % POLLS_PER_YIELD == 0 {
             std::thread::yield_now();
         }
-        if empty % LOOK == LOOK - 1 && !self.gone.load(Ordering::Relaxed) {
+        if empty % POLLS_PER_LOOK == POLLS_PER_LOOK - 1 && !self.gone.load(Ordering::Relaxed) {
             self.look();
         }
         if self.gone.load(Ordering::Relaxed) {

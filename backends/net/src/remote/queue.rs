@@ -94,7 +94,7 @@ struct Cursors {
 }
 
 #[repr(C)]
-struct Control {
+struct ControlPage {
     queues: [Cursors; 2],
 }
 
@@ -108,7 +108,7 @@ struct Bells {
 }
 
 const _: () = assert!(BELLS <= u64::BITS as usize);
-const _: () = assert!(size_of::<Control>() <= CONTROL && size_of::<Bells>() <= CONTROL);
+const _: () = assert!(size_of::<ControlPage>() <= CONTROL && size_of::<Bells>() <= CONTROL);
 
 /// The memory of one or two queues.
 #[derive(Debug)]
@@ -191,10 +191,10 @@ impl QueueMap {
         Ok(CONTROL + shapes.iter().map(|s| s.bytes()).sum::<usize>())
     }
 
-    fn control(&self) -> &Control {
+    fn control(&self) -> &ControlPage {
         // SAFETY: the map has the control page, is aligned to a page and lives as long as `self`;
         // there are atomics only, for which any bits are valid.
-        unsafe { &*self.map.as_ptr().cast::<Control>() }
+        unsafe { &*self.map.as_ptr().cast::<ControlPage>() }
     }
 
     fn head(&self, k: usize) -> &AtomicU32 {
@@ -351,8 +351,8 @@ impl QueueMap {
         unsafe { ring.install(region, capacity, stride) };
     }
 
-    /// The tenant's end of a send or receive queue: takes back the slots of its ring that the router
-    /// has released, unless `one` request is to be posted and there is room.
+    /// The tenant's end of a send or receive queue: takes back the slots that the router has
+    /// released, unless `one` request is to be posted and there is room.
     ///
     /// # Errors
     /// [`Broken`].

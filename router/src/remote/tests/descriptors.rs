@@ -36,14 +36,14 @@ fn silent_file() -> std::io::Result<(File, File)> {
 }
 
 /// A region of a sealed memfd of four pages, which is there.
-fn buffer(tenant: &mut ByHand) -> (OwnedFd, Region) {
+fn buffer(tenant: &mut ByHand) -> (OwnedFd, NewRegion) {
     let pd = tenant.ask::<call::PdAlloc>(&());
     let (map, fd) = Map::with_file(c"buffer", 4 * PAGE as usize).unwrap();
     // SAFETY: all of it, and nobody reads it.
     unsafe { map.as_ptr().write_bytes(1, map.len()) };
     let access = access::LOCAL_WRITE | access::REMOTE_WRITE;
     let (addr, iova, pieces) = (PAGE + 64, PAGE + 64, vec![(PAGE, 2 * PAGE)]);
-    (fd, Region { pd, addr, length: PAGE, iova, access, pieces })
+    (fd, NewRegion { pd, addr, length: PAGE, iova, access, pieces })
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_descriptor_that_is_no_buffer_is_refused() {
         assert_eq!(file.err(), Some(Error::Access), "{what} as a file");
     }
     let mut by_reader = |access| {
-        let region = Region { access, ..region.clone() };
+        let region = NewRegion { access, ..region.clone() };
         tenant.try_ask_with::<call::DmaBufMrReg>(&region, Some(read_only.as_fd())).err()
     };
     assert_eq!(by_reader(region.access), Some(Error::Access), "it may not be written");
@@ -88,7 +88,7 @@ fn a_range_that_is_not_in_the_buffer_is_refused() {
     let mut tenant = ByHand::new(&running, 1);
     let (fd, good) = buffer(&mut tenant);
     let last = u64::MAX - PAGE + 1;
-    type Spoil = fn(Region, u64) -> Region;
+    type Spoil = fn(NewRegion, u64) -> NewRegion;
     let of_pieces: [(&str, (u64, u64)); 7] = [
         ("beyond its end", (4 * PAGE, 2 * PAGE)),
         ("more than it has", (3 * PAGE, 2 * PAGE)),
@@ -99,22 +99,22 @@ fn a_range_that_is_not_in_the_buffer_is_refused() {
         ("a length that wraps", (2 * PAGE, last)),
     ];
     let of_regions: [(&str, Spoil); 4] = [
-        ("more than its pieces", |r, _| Region { length: 2 * PAGE - 63, ..r }),
-        ("a length that wraps the address", |r, _| Region { length: u64::MAX, ..r }),
-        ("an iova that wraps", |r, last| Region { iova: last + 64, ..r }),
-        ("unknown flags", |r, _| Region { access: 1 << 30, ..r }),
+        ("more than its pieces", |r, _| NewRegion { length: 2 * PAGE - 63, ..r }),
+        ("a length that wraps the address", |r, _| NewRegion { length: u64::MAX, ..r }),
+        ("an iova that wraps", |r, last| NewRegion { iova: last + 64, ..r }),
+        ("unknown flags", |r, _| NewRegion { access: 1 << 30, ..r }),
     ];
     let pieces =
-        of_pieces.map(|(what, piece)| (what, Region { pieces: vec![piece], ..good.clone() }));
+        of_pieces.map(|(what, piece)| (what, NewRegion { pieces: vec![piece], ..good.clone() }));
     let regions = of_regions.map(|(what, spoil)| (what, spoil(good.clone(), last)));
     for (what, region) in pieces.into_iter().chain(regions) {
         let refused = tenant.try_ask_with::<call::DmaBufMrReg>(&region, Some(fd.as_fd()));
         assert_eq!(refused.err(), Some(Error::Invalid), "{what}");
     }
-    let stranger = Region { pd: good.pd + 1, ..good.clone() };
+    let stranger = NewRegion { pd: good.pd + 1, ..good.clone() };
     let refused = tenant.try_ask_with::<call::DmaBufMrReg>(&stranger, Some(fd.as_fd()));
     assert_eq!(refused.err(), Some(Error::StaleHandle));
-    let whole = Region { length: 2 * PAGE - 64, ..good };
+    let whole = NewRegion { length: 2 * PAGE - 64, ..good };
     let ((mr, _), _) = tenant.try_ask_with::<call::DmaBufMrReg>(&whole, Some(fd.as_fd())).unwrap();
     tenant.ask::<call::MrDereg>(&mr);
 }

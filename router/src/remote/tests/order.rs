@@ -1,6 +1,6 @@
 //! Order of posts, calls, completions and events; what a failure or an end leaves.
 
-use super::super::posts::ROUND;
+use super::super::posts::SENDS_PER_ROUND;
 use super::*;
 use gdrcore_core::device::async_event;
 use std::sync::atomic::AtomicU64;
@@ -232,7 +232,7 @@ fn a_bell_that_rings_again_gives_no_second_turn() {
     let session = server.sessions.get(1).unwrap();
     for n in 1..3 {
         tenant.post(&raw, nothing, &[]);
-        assert!(session.begin(ROUND));
+        assert!(session.begin(SENDS_PER_ROUND));
         // A receive that this one needs may be posted meanwhile.
         assert_eq!(session.sends.drain(..).map(|(_, n)| n).collect::<Vec<_>>(), [n]);
     }
@@ -252,7 +252,7 @@ fn a_queue_that_rests_is_left_to_its_bell_and_one_with_requests_is_not() {
     tenant.post(&raw, nothing, &[]);
     assert!(!raw.map.armed(0).is_asleep(ANY), "it has rung");
     for _ in 0..3 {
-        assert!(session.begin(ROUND), "the device has no room");
+        assert!(session.begin(SENDS_PER_ROUND), "the device has no room");
         session.sends.clear();
         assert!(!session.rest(), "nothing new");
     }

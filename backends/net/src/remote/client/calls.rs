@@ -1,6 +1,6 @@
 //! The calls of a remote device.
 
-use super::super::call::{self, GpuMemory, GpuRoute, NewSrq, Region};
+use super::super::call::{self, GpuMemory, GpuRoute, NewRegion, NewSrq};
 use super::super::queue::Doorbell;
 use super::*;
 use crate::map::{is_mapping_of, page_size, Map};
@@ -34,14 +34,14 @@ impl RemoteDevice {
     fn register(
         &self,
         reg: &MrReg,
-        ask: impl FnOnce(&Region) -> Result<(Handle, MrAttr)>,
+        ask: impl FnOnce(&NewRegion) -> Result<(Handle, MrAttr)>,
     ) -> Result<(Handle, Mr)> {
         if reg.provider != 0 {
             return Err(refuse!(Unsupported, "a router's device reaches host memory alone"));
         }
         let writable = reg.access & access::LOCAL_WRITE != 0;
         let pieces = self.adopter.adopt(reg.addr, reg.length, writable)?;
-        let region = Region::of(reg, pieces);
+        let region = NewRegion::of(reg, pieces);
         let (mr, attr) = ask(&region).inspect_err(|_| self.adopter.release(&region.pieces))?;
         Ok((mr, Mr { attr: MrAttr { addr: reg.addr, ..attr }, pieces: region.pieces }))
     }
@@ -65,7 +65,7 @@ impl RemoteDevice {
         let bytes = (first + length).next_multiple_of(page);
         // The router takes no pages that are not there yet.
         crate::fault::probe(addr - first, bytes, rights & access::LOCAL_WRITE != 0)?;
-        let region = Region::of(reg, vec![(offset - first, bytes)]);
+        let region = NewRegion::of(reg, vec![(offset - first, bytes)]);
         // SAFETY: a descriptor of the program, as `is_mapping_of` has found.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let (made, _) = self.exchange::<call::MrReg>(&region, Some(fd))?;
@@ -89,7 +89,7 @@ impl RemoteDevice {
             refuse!(Invalid, "length {length:#x}: more than the address space has")
         })?;
         populate(fd, addr - first, bytes)?;
-        let region = Region::of(reg, vec![(addr - first, bytes)]);
+        let region = NewRegion::of(reg, vec![(addr - first, bytes)]);
         // SAFETY: a descriptor of the program, as was found above.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let (made, _) = self.exchange::<call::DmaBufMrReg>(&region, Some(fd))?;
@@ -107,7 +107,7 @@ impl RemoteDevice {
         memory: GpuMemory,
         fd: BorrowedFd<'_>,
     ) -> Result<((Handle, MrAttr), GpuRoute)> {
-        let region = Region::of(reg, Vec::new());
+        let region = NewRegion::of(reg, Vec::new());
         let ((made, route), _) = self.exchange::<call::GpuMrReg>(&(region, memory), Some(fd))?;
         Ok((self.note_shared(made, reg.addr), route))
     }
@@ -290,7 +290,7 @@ impl Device for RemoteDevice {
     }
     fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         read(&self.mrs).get(mr)?;
-        let ask = |region: &Region| {
+        let ask = |region: &NewRegion| {
             // Cloned for the message alone.
             self.ask::<call::MrRereg>(&(mr, region.clone())).map(|attr| (mr, attr))
         };
