@@ -531,6 +531,10 @@ a0000-b0000 r-xp 00000000 fe:00 12 /usr/bin/program
         let here = 5u64;
         let at = (&raw const here).addr() as u64;
         assert_eq!(adopter.adopt(at, 8, true), Err(Error::Unsupported), "a stack");
+        // One that no thread was started with, as a coroutine has.
+        let (begin, end) = ((at - STACK) & !4095, (at & !4095) + 4096);
+        let line = format!("{begin:x}-{end:x} rw-p 00000000 00:00 0 ");
+        assert_eq!(parts(&line, end - 4096, end, 1, &[]).err(), Some(Error::Unsupported));
     }
 
     #[test]
