@@ -7,7 +7,7 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Route, Text, MESSAGE_MAX, VERSIONS,
 };
-use gdrcore_router::broker::{Action, Broker, MapEvent, SessionId, State};
+use gdrcore_router::broker::{Action, Broker, MapEvent, SessionId, SessionState};
 use gdrcore_router::identity::{Namespace, PeerFacts, World};
 use gdrcore_router::policy::{show, Placed, Policy};
 use std::collections::BTreeMap;
@@ -208,7 +208,7 @@ impl Side {
         let far: Vec<_> = self.broker.far_tenants().collect();
         let denied: Vec<_> = self.broker.denied().map(|(n, g, _)| (n.to_string(), *g)).collect();
         for (id, session) in self.broker.sessions() {
-            let State::Up(up) = &session.state else { continue };
+            let SessionState::Up(up) = &session.state else { continue };
             let own = (up.tenant.network.clone(), up.gid);
             assert!(!denied.contains(&own), "session {id} has the address of another host");
             let there = far.iter().any(|p| *p.network == *own.0 && p.gid == own.1);

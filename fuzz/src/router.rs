@@ -8,7 +8,7 @@ use gdrcore_net::via::client::Client;
 use gdrcore_net::via::proto::{
     link_flag, Envelope, Hello, Link, Message, Route, Service, Text, Unroute, HEAD_LEN, MESSAGE_MAX,
 };
-use gdrcore_router::broker::{Action, Broker, SessionId, State};
+use gdrcore_router::broker::{Action, Broker, SessionId, SessionState};
 use gdrcore_router::identity::{Namespace, PeerFacts, World};
 use gdrcore_router::policy::{wants, Policy};
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,14 +104,16 @@ fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, u
     let peers: Vec<_> = broker
         .sessions()
         .filter_map(|(_, s)| match &s.state {
-            State::Up(up) => Some((up.gid, up.blocks.start * QPN_UNIT, up.unanswered.clone())),
-            State::New(_) | State::Waits(_) => None,
+            SessionState::Up(up) => {
+                Some((up.gid, up.blocks.start * QPN_UNIT, up.unanswered.clone()))
+            }
+            SessionState::New(_) | SessionState::Waits(_) => None,
         })
         .collect();
     let waiting =
         broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
-            State::Up(up) => up.unanswered.keys().next().copied(),
-            State::New(_) | State::Waits(_) => None,
+            SessionState::Up(up) => up.unanswered.keys().next().copied(),
+            SessionState::New(_) | SessionState::Waits(_) => None,
         });
     let (gid, qpn) = match peers.len() {
         0 => ([0; 16], 0),
@@ -222,8 +224,8 @@ fn check(
             let up = |id| {
                 broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| {
                     match &s.state {
-                        State::Up(up) => Some(up),
-                        State::New(_) | State::Waits(_) => None,
+                        SessionState::Up(up) => Some(up),
+                        SessionState::New(_) | SessionState::Waits(_) => None,
                     }
                 })
             };

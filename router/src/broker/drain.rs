@@ -1,7 +1,7 @@
 //! Draining, before the router ends: it refuses new sessions and routes, and present sessions may
 //! end in order.
 
-use super::{because, errno, Action, Broker, Refusal, State};
+use super::{errno, refusal, Action, Broker, Refusal, SessionState};
 use gdrcore_net::via::proto::{Drain, Envelope, Message, Text};
 
 impl Broker {
@@ -14,14 +14,11 @@ impl Broker {
             deadline_ms: u32::try_from(left).unwrap_or(u32::MAX),
             text: Text::new("the router is about to end"),
         };
-        for (&id, session) in &mut self.sessions {
-            if let State::Up(up) = &mut session.state {
-                let e = Envelope::new(up.next_seq(), Message::Drain(news));
-                out.push(Action::Send(id, e));
-            }
+        for (id, up) in self.all_up_mut() {
+            let e = Envelope::new(up.next_seq(), Message::Drain(news));
+            out.push(Action::Send(id, e));
         }
-        let waits = |(_, s): &(_, &super::BrokerSession)| matches!(s.state, State::Waits(_));
-        for id in self.sessions().filter(waits).map(|(id, _)| id).collect::<Vec<_>>() {
+        for id in self.ids(|state| matches!(state, SessionState::Waits(_))) {
             self.end(now, id, draining(), out);
         }
     }
@@ -50,5 +47,5 @@ impl Broker {
 }
 
 fn draining() -> Refusal {
-    because!(errno::SHUTDOWN, "the router is about to end and begins nothing new")
+    refusal!(errno::SHUTDOWN, "the router is about to end and begins nothing new")
 }

@@ -1,7 +1,7 @@
 //! A change of the policy while there are sessions.
 
 use super::route::check_talk;
-use super::{because, errno, route_event, Action, Broker, SessionId, State};
+use super::{errno, refusal, route_event, Action, Broker, SessionId, SessionState};
 use crate::identity::{tenant_of, World};
 use crate::policy::{Limits, Policy, Tenant};
 use std::ops::Range;
@@ -24,7 +24,7 @@ impl Broker {
                 None => {
                     let why = "the policy has changed: it has another tenant, network, address or \
                          numbers for this process, or none";
-                    self.end(now, id, because!(errno::ACCESS, "{why}"), out);
+                    self.end(now, id, refusal!(errno::ACCESS, "{why}"), out);
                 }
             }
         }
@@ -52,12 +52,8 @@ impl Broker {
         let mut limits = tenant.limits;
         changes.iter().try_for_each(|(key, value)| limits.set(key, value))?;
         tenant.limits = limits;
-        for session in self.sessions.values_mut() {
-            if let State::Up(up) = &mut session.state {
-                if up.tenant.name == name {
-                    up.tenant.limits = limits;
-                }
-            }
+        for (_, up) in self.all_up_mut().filter(|(_, up)| up.tenant.name == name) {
+            up.tenant.limits = limits;
         }
         self.end_links(out);
         Ok(())
@@ -76,7 +72,7 @@ impl Broker {
     /// The tenant of a session by the new policy, if name, network and address stay the same.
     fn judged_anew(&mut self, id: SessionId, world: &dyn World) -> Option<Tenant> {
         let session = self.sessions.get(&id)?;
-        let State::Up(up) = &session.state else { return None };
+        let SessionState::Up(up) = &session.state else { return None };
         let (gid, before) = (up.gid, (up.tenant.name.clone(), up.tenant.network.clone()));
         let blocks = up.blocks.clone();
         let device = up.tenant.device.clone();

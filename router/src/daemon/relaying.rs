@@ -5,10 +5,10 @@ use super::sys;
 use super::wire::{self, Common};
 use super::worker::{Command, RelayLoop};
 use super::worker_thread::WorkerThread;
-use crate::broker::{Broker, SessionId, Up, LISTENS};
+use crate::broker::{Broker, SessionId, UpSession, LISTENS};
 use crate::policy::{Limits, Outside, Placed, Published, Tenant};
 use crate::relay::far::source_port;
-use crate::relay::{Counters, Far, FarPeer, Place, Slots, State, TENANTS};
+use crate::relay::{Counters, Far, FarPeer, Place, SlotState, Slots, TENANTS};
 use gdrcore_core::Error;
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::clock::now_ns;
@@ -149,7 +149,7 @@ impl RelayWorker {
     }
 
     /// Tells the worker which plain endpoints a slot may talk to.
-    fn review_outside(&mut self, broker: &Broker, slot: u16, up: &Up) {
+    fn review_outside(&mut self, broker: &Broker, slot: u16, up: &UpSession) {
         // The worker frees no rules: free those that it has dropped.
         self.outside.retain(|rules| Arc::strong_count(rules) > 1);
         let rules = broker.policy().outside_of(&up.tenant).map(|rules| {
@@ -189,12 +189,12 @@ impl RelayWorker {
     }
 
     /// Sets which tenants of other hosts a slot may reach.
-    fn allow_far(&self, broker: &Broker, slot: u16, up: &Up) {
+    fn allow_far(&self, broker: &Broker, slot: u16, up: &UpSession) {
         self.allow_far_all(broker, [(slot, up)].into_iter());
     }
 
     /// The same for many slots. All sessions of a tenant may reach the same tenants.
-    fn allow_far_all<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u Up)>) {
+    fn allow_far_all<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u UpSession)>) {
         let Some(Hosts { tables, known, numbers, .. }) = &self.hosts else { return };
         let Some(far) = tables.last() else { return };
         let mut found: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
@@ -377,7 +377,7 @@ impl RelayWorker {
     /// Sessions that the worker has given up.
     pub(super) fn broken(&self) -> Vec<SessionId> {
         while matches!(sys::read(&self.news, &mut [0; 64]), Ok(1..)) {}
-        let is_broken = |slot: u16| self.slots.state(slot) == State::Broken;
+        let is_broken = |slot: u16| self.slots.state(slot) == SlotState::Broken;
         self.given.iter().filter(|(_, &slot)| is_broken(slot)).map(|(&id, _)| id).collect()
     }
 

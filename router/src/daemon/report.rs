@@ -6,7 +6,7 @@ use super::relaying::RelayWorker;
 use super::remoting::RemoteWorkers;
 use super::sys::own_uid;
 use super::wire;
-use crate::broker::{Broker, State};
+use crate::broker::{Broker, SessionState};
 use crate::firewall::rule;
 use crate::policy::{show, Placed, Tenant};
 use crate::relay::{Counters, Refused};
@@ -26,7 +26,7 @@ pub(super) fn status(
     file: Option<&Path>,
     fence: Fence,
 ) -> String {
-    let up = broker.sessions().filter(|(_, s)| matches!(s.state, State::Up(_))).count();
+    let up = broker.sessions().filter(|(_, s)| matches!(s.state, SessionState::Up(_))).count();
     let policy = broker.policy();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -140,9 +140,9 @@ pub(super) fn sessions<'r>(
         let unnamed =
             |state| json!({"session": id, "state": state, "pid": seen.pid, "uid": seen.uid});
         let shown = match &s.state {
-            State::New(_) => unnamed("new"),
-            State::Waits(_) => unnamed("waits"),
-            State::Up(up) => json!({
+            SessionState::New(_) => unnamed("new"),
+            SessionState::Waits(_) => unnamed("waits"),
+            SessionState::Up(up) => json!({
                 "session": id,
                 "state": "up",
                 "tenant": up.tenant.name,
@@ -175,7 +175,7 @@ pub(super) fn sessions<'r>(
 pub(super) fn known(broker: &Broker) -> Vec<(Tenant, usize)> {
     let mut here: BTreeMap<&str, (&Tenant, usize)> = BTreeMap::new();
     for (_, s) in broker.sessions() {
-        if let State::Up(up) = &s.state {
+        if let SessionState::Up(up) = &s.state {
             here.entry(&up.tenant.name).or_insert((&up.tenant, 0)).1 += 1;
         }
     }

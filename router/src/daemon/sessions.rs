@@ -5,7 +5,7 @@ use super::connection::{Connection, Sent, Tokens};
 use super::peer_process::{identify, Host};
 use super::sys::{self, Ready};
 use super::{reserve, Daemon, ADMIN_LISTENER, FEED_LISTENER, METRICS_LISTENER, PROCESS, SOCKET};
-use crate::broker::{Action, SessionId, State};
+use crate::broker::{Action, SessionId, SessionState};
 use crate::identity::PeerFacts;
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::rights::Foreign;
@@ -76,7 +76,7 @@ impl Daemon {
         let strangers: Vec<(SessionId, Option<u32>)> = self
             .broker
             .sessions()
-            .filter(|(_, s)| matches!(s.state, State::New(_)))
+            .filter(|(_, s)| matches!(s.state, SessionState::New(_)))
             .map(|(id, s)| (id, s.seen.uid))
             .collect();
         if strangers.len() < STRANGERS {

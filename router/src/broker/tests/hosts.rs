@@ -1,7 +1,7 @@
 //! Tenants of other hosts.
 
 use super::*;
-use crate::broker::session::To;
+use crate::broker::session::RouteEnd;
 use crate::policy::{Lookup, Map, Placed};
 use std::sync::Arc;
 
@@ -134,8 +134,8 @@ fn a_route_to_a_plain_endpoint_outlives_a_new_map() {
     assert_ne!(routed(&mut b, blue, GOLD).route, 0);
     let other = MAP.replace("vip = \"10.0.0.7\"", "vip = \"10.0.0.8\"");
     b.broker.reload(0, policy(&other, &text), &Host, &mut Vec::new());
-    let routes: Vec<To> = b.broker.find_up(blue).unwrap().routes.keys().copied().collect();
-    assert_eq!(routes, [To::Outside(plain)], "gold's old address is not known any more");
+    let routes: Vec<RouteEnd> = b.broker.find_up(blue).unwrap().routes.keys().copied().collect();
+    assert_eq!(routes, [RouteEnd::Outside(plain)], "gold's old address is not known any more");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::relay::{FarPeer, State};
+use crate::relay::{FarPeer, SlotState};
 use gdrcore_core::cm::mad::{Ids, IpHeader, Mad, Message, Req, SidrReq, IP_HEADER_LEN, MAD_LEN};
 use gdrcore_core::wire::{Opcode, Psn, QP1_QKEY};
 
