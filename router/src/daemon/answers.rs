@@ -14,8 +14,7 @@ impl Daemon {
             if self.admins.len() >= ADMINS {
                 continue;
             }
-            self.last_token += 1;
-            let token = ADMIN | self.last_token;
+            let token = self.next_token(ADMIN);
             if let Ok(Some(admin)) = Admin::new(fd, token, &self.epoll) {
                 self.admins.insert(token, admin);
             }
@@ -68,9 +67,7 @@ impl Daemon {
 
     /// Changes the limits of a tenant, until the policy is read again.
     fn set(&mut self, tenant: &str, changes: &[(String, String)]) -> Result<(), String> {
-        let mut actions = Vec::new();
-        self.broker.set(tenant, changes, &mut actions)?;
-        self.perform(actions);
+        self.act(|broker, actions| broker.set(tenant, changes, actions))?;
         self.review();
         self.say(format_args!("has changed the limits of {tenant}"));
         Ok(())
@@ -80,18 +77,15 @@ impl Daemon {
         if !self.broker.sessions().any(|(other, _)| other == id) {
             return Err(format!("session {id}: there is none"));
         }
-        let mut actions = Vec::new();
         let why = "an administrator of the router has ended the session";
-        self.broker.expel(now_ns(), id, libc::ECONNRESET, why, &mut actions);
-        self.perform(actions);
+        self.expel(id, libc::ECONNRESET, why);
         Ok(())
     }
 
     pub(super) fn let_readers_in(&mut self) {
         for _ in 0..ACCEPTS {
             let Some(fd) = self.accept(METRICS_LISTENER) else { return };
-            self.last_token += 1;
-            let token = METRICS | self.last_token;
+            let token = self.next_token(METRICS);
             let from = &self.broker.policy().metrics_from;
             if let Some(metrics) = &mut self.metrics {
                 metrics.let_in(fd.trusted(), from, now_ns(), token, &self.epoll);

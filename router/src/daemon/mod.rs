@@ -39,7 +39,6 @@ use admin::Admin;
 use confine::Fence;
 use connection::Connection;
 use feed::Feed;
-use gdrcore_net::addr::Endpoint;
 use gdrcore_net::clock::{now_ns, random_seed};
 use gdrcore_net::via::proto::MESSAGE_MAX;
 use gdrcore_net::via::wire::Buffer;
@@ -53,7 +52,7 @@ use remoting::RemoteWorkers;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use supervised::Supervised;
 use sys::{Epoll, Ready, SocketKind};
 
@@ -232,18 +231,8 @@ impl Daemon {
             for r in &ready {
                 if r.token == SIGNALS {
                     while let Some(signal) = sys::next_signal(self.signals.as_fd()) {
-                        let begins = signal == libc::SIGTERM && !self.is_draining();
-                        if begins {
-                            self.drain(DRAIN_NS);
-                            continue;
-                        }
-                        if signal != libc::SIGHUP {
-                            self.say(format_args!("ends by signal {signal}"));
-                            self.retire();
+                        if self.is_ended_by(signal) {
                             return Ok(());
-                        }
-                        if let Err(what) = self.reload() {
-                            mention(format_args!("the policy stays as it was: {what}"));
                         }
                     }
                     continue;
@@ -279,12 +268,29 @@ impl Daemon {
         }
     }
 
+    /// Does what a signal asks for. True: the router ends.
+    fn is_ended_by(&mut self, signal: i32) -> bool {
+        match signal {
+            libc::SIGTERM if !self.is_draining() => self.drain(DRAIN_NS),
+            libc::SIGHUP => {
+                if let Err(what) = self.reload() {
+                    mention(format_args!("the policy stays as it was: {what}"));
+                }
+            }
+            _ => {
+                self.say(format_args!("ends by signal {signal}"));
+                self.retire();
+                return true;
+            }
+        }
+        false
+    }
+
     /// Refuses new sessions and routes, and ends after so many nanoseconds or with the last
     /// session.
     fn drain(&mut self, ns: u64) {
-        let (now, mut actions) = (now_ns(), Vec::new());
-        self.broker.drain(now, now.saturating_add(ns), &mut actions);
-        self.perform(actions);
+        let now = now_ns();
+        self.act(|broker, actions| broker.drain(now, now.saturating_add(ns), actions));
         self.supervised.stopping();
         self.say(format_args!("drains for {} ms at most", ns / 1_000_000));
     }
@@ -349,8 +355,7 @@ impl Daemon {
                     Some(fd) => Listener::adopt(path, fd)?,
                     None => Listener::open(path, SocketKind::Packets, 0o666, is_tenants)?,
                 };
-                self.last_token += 1;
-                let token = LISTENER | self.last_token;
+                let token = self.next_token(LISTENER);
                 self.epoll.add(listener.fd(), token).map_err(|e| format!("epoll: {e}"))?;
                 fresh.push((token, listener));
             }
@@ -374,34 +379,31 @@ impl Daemon {
         policy.limit_by_ffr_id(&self.rate_limits)?;
         self.fence.admits(&policy)?;
         self.remoting.admits(&policy)?;
-        let admin = self.admin.as_ref().map(Listener::path);
-        if policy.admin.is_some() && policy.admin.as_deref() != admin {
-            return Err("`admin` can't change while the router runs".into());
-        }
-        if policy.key != self.broker.policy().key {
-            return Err("`key` can't change while the router runs".into());
-        }
-        if policy.metrics != self.metrics.as_ref().map(Metrics::address) {
-            return Err("`metrics` can't change while the router runs".into());
-        }
-        if policy.gpus != self.broker.policy().gpus {
-            return Err("`gpus` can't change while the router runs".into());
-        }
-        if policy.host.as_ref().map(place) != self.broker.policy().host.as_ref().map(place) {
-            return Err(
-                "`id`, `address`, `port` and `feed` of [host] can't change while the router runs; \
-                        its map may"
-                    .into(),
-            );
+        let (admin, present) = (self.admin.as_ref().map(Listener::path), self.broker.policy());
+        let host = |policy: &Policy| {
+            policy.host.as_ref().map(|h| (h.id.clone(), h.at, h.feed().map(PathBuf::from)))
+        };
+        let fixed = [
+            ("`admin`", policy.admin.is_none() || policy.admin.as_deref() == admin),
+            ("`key`", policy.key == present.key),
+            ("`metrics`", policy.metrics == self.metrics.as_ref().map(Metrics::address)),
+            ("`gpus`", policy.gpus == present.gpus),
+            ("`id`, `address`, `port` and `feed` of [host]", host(&policy) == host(present)),
+        ];
+        if let Some((keys, _)) = fixed.iter().find(|(_, is_same)| !is_same) {
+            return Err(format!("{keys} can't change while the router runs"));
         }
         self.listen(&policy, &mut Activation::default())?;
-        let mut actions = Vec::new();
-        self.broker.reload(now_ns(), policy, &Host, &mut actions);
-        self.perform(actions);
+        self.act(|broker, actions| broker.reload(now_ns(), policy, &Host, actions));
         self.review();
         self.publish();
         self.say(format_args!("has read the policy anew"));
         Ok(())
+    }
+
+    fn next_token(&mut self, kind: u64) -> u64 {
+        self.last_token += 1;
+        kind | self.last_token
     }
 
     fn say(&self, words: std::fmt::Arguments<'_>) {
@@ -427,11 +429,6 @@ fn key_path(policy: &Policy, options: &Options) -> Option<PathBuf> {
         path.push(".key");
         Some(path.into())
     })
-}
-
-/// The keys of `[host]` that a reload must not change.
-fn place(host: &crate::policy::Host) -> (&str, Endpoint, Option<&Path>) {
-    (&host.id, host.at, host.feed())
 }
 
 /// A line on standard error, which may have been closed.

@@ -1,9 +1,10 @@
 //! The rings of sessions, and the forwarding of one packet from a session or another host.
 
-use super::wire::{self, add, flow_of, Came, Wire};
+use super::wire::{self, add, flow_of, ReceivedPacket, Wire};
 use crate::relay::scheduler::OVERHEAD;
 use crate::relay::{
-    Counters, Destination, Ingress, Place, Refused, Scheduler, Slots, Switch, UnknownSender, SLOTS,
+    Counters, Destination, Ingress, Refused, Scheduler, SessionAddress, Slots, Switch,
+    UnknownSender, SLOTS,
 };
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::readdress;
@@ -175,7 +176,7 @@ impl SessionRings {
         now: u64,
         own: &Endpoint,
         counted: &wire::Counters,
-        came: Came<'_>,
+        came: ReceivedPacket<'_>,
     ) {
         let SessionRings { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
@@ -211,7 +212,13 @@ impl SessionRings {
     }
 
     /// Delivers a packet of a plain endpoint to its receiver.
-    fn welcome(&mut self, now: u64, own: &Endpoint, counted: &wire::Counters, came: Came<'_>) {
+    fn welcome(
+        &mut self,
+        now: u64,
+        own: &Endpoint,
+        counted: &wire::Counters,
+        came: ReceivedPacket<'_>,
+    ) {
         let SessionRings { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
         if !switch.talks_outside() {
@@ -322,7 +329,14 @@ impl SessionRings {
         !self.stalled[usize::from(slot)] && ring.as_ref().is_some_and(Relay::has_input)
     }
 
-    pub(super) fn open(&mut self, now: u64, slot: u16, tenant: u16, place: Place, ring: Relay) {
+    pub(super) fn open(
+        &mut self,
+        now: u64,
+        slot: u16,
+        tenant: u16,
+        place: SessionAddress,
+        ring: Relay,
+    ) {
         self.switch.join(now, slot, place);
         self.scheduler.join(slot, tenant);
         self.tenants[usize::from(slot)] = tenant;
@@ -380,7 +394,7 @@ fn leave(
 }
 
 /// The flow between the hosts of a received packet.
-fn arrived_by(own: &Endpoint, came: &Came<'_>) -> Flow {
+fn arrived_by(own: &Endpoint, came: &ReceivedPacket<'_>) -> Flow {
     Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port)
 }
 

@@ -5,7 +5,7 @@ use super::connection::{Connection, Sent, Tokens};
 use super::peer_process::{identify, Host};
 use super::sys::{self, Ready};
 use super::{reserve, Daemon, ADMIN_LISTENER, FEED_LISTENER, METRICS_LISTENER, PROCESS, SOCKET};
-use crate::broker::{Action, SessionId, SessionState};
+use crate::broker::{Action, Broker, SessionId, SessionState};
 use crate::identity::PeerFacts;
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::rights::Foreign;
@@ -84,15 +84,7 @@ impl Daemon {
         }
         let same = strangers.iter().find(|(_, uid)| *uid == newcomer.uid);
         if let Some(&(id, _)) = same.or(strangers.first()) {
-            let mut actions = Vec::new();
-            self.broker.expel(
-                now_ns(),
-                id,
-                libc::EAGAIN,
-                "too many connections without a HELLO",
-                &mut actions,
-            );
-            self.perform(actions);
+            self.expel(id, libc::EAGAIN, "too many connections without a HELLO");
         }
     }
 
@@ -137,9 +129,12 @@ impl Daemon {
 
     /// Ends a session whose process or connection has ended.
     pub(super) fn end_session(&mut self, id: SessionId) {
-        let mut actions = Vec::new();
-        self.broker.end_session(now_ns(), id, &mut actions);
-        self.perform(actions);
+        self.act(|broker, actions| broker.end_session(now_ns(), id, actions));
+    }
+
+    /// Ends a session, and tells `why` to its program and to the log.
+    pub(super) fn expel(&mut self, id: SessionId, errno: i32, why: &str) {
+        self.act(|broker, actions| broker.expel(now_ns(), id, errno, why, actions));
     }
 
     /// Expels sessions that a worker has given up, for their rings or for the end of their device.
@@ -150,18 +145,23 @@ impl Daemon {
         // says so by its connection, and that may be unread.
         remote.iter().for_each(|(id, _)| self.hear(*id));
         for (id, why) in relayed.chain(remote) {
-            let mut actions = Vec::new();
-            let (errno, why) = match &why {
-                Some(why) => (libc::ENODEV, why.as_str()),
+            match why {
+                Some(why) => self.expel(id, libc::ENODEV, &why),
                 None => {
                     let why =
                         "its rings hold what no program of ours writes, or it has let go of them";
-                    (libc::EPROTO, why)
+                    self.expel(id, libc::EPROTO, why);
                 }
-            };
-            self.broker.expel(now_ns(), id, errno, why, &mut actions);
-            self.perform(actions);
+            }
         }
+    }
+
+    /// Has the broker do something, and performs the actions that follow.
+    pub(super) fn act<T>(&mut self, work: impl FnOnce(&mut Broker, &mut Vec<Action>) -> T) -> T {
+        let mut actions = Vec::new();
+        let result = work(&mut self.broker, &mut actions);
+        self.perform(actions);
+        result
     }
 
     /// Performs the broker's actions, and the actions that follow from them.
@@ -178,12 +178,8 @@ impl Daemon {
                     Err(why) => {
                         self.broker.link_failed(owner, link.seq);
                         let refused = Message::Routed(Routed::refused(Text::new(why)));
-                        self.send(
-                            caller,
-                            &Envelope::answer(routed.seq, -libc::EAGAIN, refused),
-                            None,
-                            &mut queue,
-                        );
+                        let refused = Envelope::answer(routed.seq, -libc::EAGAIN, refused);
+                        self.send(caller, &refused, None, &mut queue);
                     }
                 },
                 Action::Join(id, e) => {

@@ -17,4 +17,4 @@ pub use far::{Far, FarPeer, UnknownSender};
 pub use refused::Refused;
 pub use scheduler::{Ingress, Scheduler};
 pub use slots::{Counters, SlotState, Slots, SLOTS, TENANTS};
-pub use switch::{Destination, OutsidePacket, Place, Switch};
+pub use switch::{Destination, OutsidePacket, SessionAddress, Switch};
