@@ -12,7 +12,7 @@ pub(super) use kept_routes::KeptRoutes;
 
 use super::route::{by_rings, check_talk_to};
 use super::session::RouteEnd;
-use super::{errno, refusal, Action, Broker, Refusal, Routed, SessionId, UpSession};
+use super::{errno, refusal, Broker, Refusal, Routed, SessionId, UpSession};
 use crate::policy::{show, wants, Placed, Tenant};
 use far_tenants::Gid;
 use gdrcore_core::config::QPN_UNIT;
@@ -64,11 +64,11 @@ impl Broker {
     ///
     /// # Errors
     /// In words: the tenant has an invalid place. Nothing has changed then.
-    pub fn map(&mut self, now: u64, event: MapEvent, out: &mut Vec<Action>) -> Result<(), String> {
+    pub fn map(&mut self, now: u64, event: MapEvent) -> Result<(), String> {
         match event {
             MapEvent::Snapshot(all) => self.replace(all),
             MapEvent::Begin(network) => self.far.begin(&network),
-            MapEvent::Put(placed) => return self.put(now, placed, out),
+            MapEvent::Put(placed) => return self.put(now, placed),
             MapEvent::Gone { network, gid, stale: true } => self.far.age(now, &network, &gid),
             MapEvent::Gone { network, gid, stale: false } => {
                 if self.far.remove(&network, &gid).is_some() {
@@ -77,16 +77,16 @@ impl Broker {
             }
             MapEvent::End(network) => {
                 self.far.end(now, &network);
-                self.route_again(now, &network, None, out);
+                self.route_again(now, &network, None);
             }
             MapEvent::Store(network, up) => {
                 self.far.set_up(&network, up);
                 if up {
-                    self.route_again(now, &network, None, out);
+                    self.route_again(now, &network, None);
                 }
             }
             MapEvent::Denied { network, gid, holder } => {
-                self.deny(now, &network, gid, &holder, out);
+                self.deny(now, &network, gid, &holder);
             }
             MapEvent::Claimed(network, gid) => {
                 self.far.accept(&network, &gid);
@@ -125,7 +125,7 @@ impl Broker {
         self.far = far;
     }
 
-    fn put(&mut self, now: u64, placed: Placed, out: &mut Vec<Action>) -> Result<(), String> {
+    fn put(&mut self, now: u64, placed: Placed) -> Result<(), String> {
         let own = self.policy.host.as_ref();
         if own.is_some_and(|own| *own.id == *placed.host) {
             return Err(format!("host {} is this one", placed.host));
@@ -135,7 +135,7 @@ impl Broker {
         }
         let (network, gid, host) = (placed.network.clone(), placed.gid, placed.host.clone());
         if self.own_placed(&network, &gid).is_some() {
-            self.deny(now, &network, gid, &host, out);
+            self.deny(now, &network, gid, &host);
         }
         let is_new = self.far.find(&network, &gid).is_none();
         for lost in self.far.put(placed)? {
@@ -149,9 +149,9 @@ impl Broker {
             for id in ids.collect::<Vec<_>>() {
                 let vip = show(&gid);
                 let why = refusal!(errno::IN_USE, "address {vip} is a tenant's of host {host} now");
-                self.end(now, id, why, out);
+                self.end(now, id, why);
             }
-            self.route_again(now, &network, Some(&gid), out);
+            self.route_again(now, &network, Some(&gid));
         }
         Ok(())
     }
@@ -163,13 +163,13 @@ impl Broker {
     }
 
     /// Ends the sessions of a tenant whose address another host has.
-    fn deny(&mut self, now: u64, network: &str, gid: Gid, holder: &str, out: &mut Vec<Action>) {
+    fn deny(&mut self, now: u64, network: &str, gid: Gid, holder: &str) {
         let Some(tenant) = self.own_placed(network, &gid) else { return };
         let why = held(&tenant.name, &gid, holder);
         self.far.deny(network, gid, holder);
         let here = |up: &UpSession| up.tenant.network == network && up.gid == gid;
         for id in self.all_up().filter(|(_, up)| here(up)).map(|(id, _)| id).collect::<Vec<_>>() {
-            self.end(now, id, refusal!(errno::IN_USE, "{why}"), out);
+            self.end(now, id, refusal!(errno::IN_USE, "{why}"));
         }
     }
 
@@ -208,11 +208,11 @@ impl Broker {
 
     /// Forgets tenants that no host has renewed for ten minutes, and refuses routes that have
     /// waited long enough.
-    pub(super) fn tick_far(&mut self, now: u64, out: &mut Vec<Action>) {
+    pub(super) fn tick_far(&mut self, now: u64) {
         for gone in self.far.expire(now) {
             self.forget_routes(&gone.network, &gone.gid);
         }
-        self.refuse_late(now, out);
+        self.refuse_late(now);
     }
 
     /// The time of the next [`Broker::tick_far`].

@@ -23,7 +23,7 @@ pub use resume::{Keys, LEARN_NS};
 pub use session::{BrokerSession, RouteEnd, SessionId, SessionState, UpSession};
 pub use token::KEY;
 
-use crate::identity::{PeerFacts, World};
+use crate::identity::{FindNetns, PeerFacts};
 use crate::policy::Policy;
 use blocks::Blocks;
 use gdrcore_net::via::proto::{
@@ -83,6 +83,9 @@ pub struct Broker {
     devices: BTreeMap<String, [u8; 16]>,
     mtu: u32,
     isolated: bool,
+    netns: FindNetns,
+    /// See [`Broker::take_actions`].
+    out: Vec<Action>,
 }
 
 /// Limit of the ports at which sessions with rings listen.
@@ -124,8 +127,9 @@ macro_rules! refusal {
 use refusal;
 
 impl Broker {
-    /// A broker without sessions. `epoch`: the number of this run of the router.
-    pub fn new(policy: Policy, epoch: u64) -> Broker {
+    /// A broker without sessions. `epoch`: the number of this run of the router. `netns`: finds the
+    /// namespaces that a policy names.
+    pub fn new(policy: Policy, epoch: u64, netns: FindNetns) -> Broker {
         let mut broker = Broker {
             policy,
             epoch,
@@ -140,9 +144,16 @@ impl Broker {
             devices: BTreeMap::new(),
             mtu: MTU,
             isolated: false,
+            netns,
+            out: Vec::new(),
         };
         broker.map_again();
         broker
+    }
+
+    /// What the daemon has to do for all that was called since the last call of this, in order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.out)
     }
 
     /// The device of this name, which executes the verbs of tenants, has this GID: they have it.
@@ -210,21 +221,13 @@ impl Broker {
     }
 
     /// Handles a session's datagram, which came with so many descriptors.
-    pub fn handle(
-        &mut self,
-        now: u64,
-        id: SessionId,
-        bytes: &[u8],
-        fds: usize,
-        world: &dyn World,
-        out: &mut Vec<Action>,
-    ) {
+    pub fn handle(&mut self, now: u64, id: SessionId, bytes: &[u8], fds: usize) {
         let Some(session) = self.sessions.get(&id) else { return };
         let is_up = matches!(session.state, SessionState::Up(_));
         let is_new = matches!(session.state, SessionState::New(_));
         let e = match Envelope::parse(bytes) {
             Ok(e) => e,
-            Err(fault) => return self.end(now, id, refusal!(fault.errno(), "{fault}"), out),
+            Err(fault) => return self.end(now, id, refusal!(fault.errno(), "{fault}")),
         };
         let kind = e.message.kind();
         if fds > 0 {
@@ -232,30 +235,29 @@ impl Broker {
                 now,
                 id,
                 refusal!(errno::PROTOCOL, "message {kind} with {fds} descriptors, and it has none"),
-                out,
             );
         }
         if self.find_up(id).is_some_and(|up| up.tenant.device.is_some())
             && !matches!(e.message, Message::Ping(()) | Message::Bye(_))
         {
             let why = "which a session on the router's device does not send";
-            return self.end(now, id, refusal!(errno::PROTOCOL, "message {kind}, {why}"), out);
+            return self.end(now, id, refusal!(errno::PROTOCOL, "message {kind}, {why}"));
         }
         if is_up && !e.answer {
-            if let Some(status) = self.request(id, &e.message, out) {
-                return out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
+            if let Some(status) = self.request(id, &e.message) {
+                return self.out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
             }
         }
         match (is_up, e.answer, e.message) {
             (false, false, Message::Hello(hello)) if is_new => {
-                match self.hold_back(id, e.seq, &hello, world) {
+                match self.hold_back(id, e.seq, &hello) {
                     Ok(true) => {}
-                    Ok(false) => self.hello(now, id, e.seq, &hello, world, out),
-                    Err(refusal) => self.refuse(id, e.seq, refusal, out),
+                    Ok(false) => self.hello(now, id, e.seq, &hello),
+                    Err(refusal) => self.refuse(id, e.seq, refusal),
                 }
             }
-            (_, false, Message::Bye(_)) => self.leave(now, id, out),
-            (true, false, Message::Route(route)) => self.route(now, id, e.seq, &route, out),
+            (_, false, Message::Bye(_)) => self.leave(now, id),
+            (true, false, Message::Route(route)) => self.route(now, id, e.seq, &route),
             (true, true, Message::Ping(())) => {}
             (true, true, Message::Link(_))
                 if self.up_mut(id).is_some_and(|up| up.unanswered.remove(&e.seq).is_some()) => {}
@@ -268,22 +270,21 @@ impl Broker {
                     now,
                     id,
                     refusal!(errno::PROTOCOL, "{before}{what} {kind}, which is not expected"),
-                    out,
                 );
             }
         }
     }
 
     /// A session's process has ended, or its connection.
-    pub fn end_session(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
+    pub fn end_session(&mut self, now: u64, id: SessionId) {
         if self.sessions.contains_key(&id) {
-            self.leave(now, id, out);
+            self.leave(now, id);
         }
     }
 
     /// Ends a session, and tells `why` to its program and to the log.
-    pub fn expel(&mut self, now: u64, id: SessionId, errno: i32, why: &str, out: &mut Vec<Action>) {
-        self.end(now, id, refusal!(errno, "{why}"), out);
+    pub fn expel(&mut self, now: u64, id: SessionId, errno: i32, why: &str) {
+        self.end(now, id, refusal!(errno, "{why}"));
     }
 
     /// Handles a failure to send the LINK of an [`Action::Connect`] or to make its sockets. The
@@ -296,15 +297,15 @@ impl Broker {
 
     /// Ends connections whose HELLO is late, forgets stale tenants of other hosts, and refuses late
     /// routes.
-    pub fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
+    pub fn tick(&mut self, now: u64) {
         let is_late = |state: &SessionState| match *state {
             SessionState::New(since) => now.saturating_sub(since) >= HELLO_NS,
             SessionState::Waits(_) | SessionState::Up(_) => false,
         };
         for id in self.ids(is_late) {
-            self.end(now, id, refusal!(errno::PROTOCOL, "no HELLO within a second"), out);
+            self.end(now, id, refusal!(errno::PROTOCOL, "no HELLO within a second"));
         }
-        self.tick_far(now, out);
+        self.tick_far(now);
     }
 
     /// The time of the next [`Broker::tick`].
@@ -380,7 +381,7 @@ impl Broker {
 
     /// Handles a request that is answered with a status alone, and returns the status. `None`: it is
     /// no such request.
-    fn request(&mut self, id: SessionId, message: &Message, out: &mut Vec<Action>) -> Option<i32> {
+    fn request(&mut self, id: SessionId, message: &Message) -> Option<i32> {
         let (is_known, listen) = match *message {
             Message::Unroute(unroute) => (self.up_mut(id)?.unroute(unroute.route), None),
             Message::Listen(service) => {
@@ -399,7 +400,7 @@ impl Broker {
         // the listener.
         let relays = is_known && self.find_up(id)?.relays;
         if let Some((service, on)) = listen.filter(|_| relays) {
-            out.push(Action::Listen(id, service, on));
+            self.out.push(Action::Listen(id, service, on));
         }
         Some(if is_known { 0 } else { -errno::INVALID })
     }
@@ -428,13 +429,13 @@ impl Broker {
     }
 
     /// Ends a session that wishes so, or whose process has ended.
-    fn leave(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
-        self.remove(now, id, route_event::DOWN, "the session at the other end is gone", out);
-        out.push(Action::End(id, String::new()));
+    fn leave(&mut self, now: u64, id: SessionId) {
+        self.remove(now, id, route_event::DOWN, "the session at the other end is gone");
+        self.out.push(Action::End(id, String::new()));
     }
 
     /// Ends a session for a fault of its own, or by the router's decision.
-    fn end(&mut self, now: u64, id: SessionId, (errno, why): Refusal, out: &mut Vec<Action>) {
+    fn end(&mut self, now: u64, id: SessionId, (errno, why): Refusal) {
         if !self.sessions.contains_key(&id) {
             return;
         }
@@ -444,17 +445,16 @@ impl Broker {
             id,
             route_event::REVOKED,
             "the router has ended the session at the other end",
-            out,
         );
-        out.push(Action::Send(
+        self.out.push(Action::Send(
             id,
             Envelope::new(0, Message::Bye(Bye { errno, text: Text::new(&why) })),
         ));
-        out.push(Action::End(id, why));
+        self.out.push(Action::End(id, why));
     }
 
     /// Removes a session, and notifies the sessions that have links with it.
-    fn remove(&mut self, now: u64, id: SessionId, event: u32, cause: &str, out: &mut Vec<Action>) {
+    fn remove(&mut self, now: u64, id: SessionId, event: u32, cause: &str) {
         let Some(session) = self.sessions.remove(&id) else { return };
         let SessionState::Up(up) = session.state else { return };
         self.kept_routes.forget(id);
@@ -463,7 +463,7 @@ impl Broker {
         let to: Vec<SessionId> =
             self.all_up().filter(|(p, o)| linked(*p, o)).map(|(p, _)| p).collect();
         for peer in to {
-            self.notify_link_end(peer, (id, up.number), event, cause, out);
+            self.notify_link_end(peer, (id, up.number), event, cause);
         }
         for (_, other) in self.all_up_mut() {
             other.rates.remove(&id);
@@ -477,14 +477,14 @@ impl Broker {
         (peer, number): (SessionId, u32),
         event: u32,
         cause: &str,
-        out: &mut Vec<Action>,
     ) {
         let Some(up) = self.up_mut(id) else { return };
         let route = up.routes.remove(&RouteEnd::Session(peer)).unwrap_or(0);
         up.linked_by.remove(&peer);
         let peer = number;
         let news = RouteEvent { route, event, peer, final_ms: 0, cause: Text::new(cause) };
-        out.push(Action::Send(id, Envelope::new(up.next_seq(), Message::RouteEvent(news))));
+        let e = Envelope::new(up.next_seq(), Message::RouteEvent(news));
+        self.out.push(Action::Send(id, e));
     }
 }
 

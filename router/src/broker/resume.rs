@@ -10,8 +10,8 @@
 //! that name the same numbers are of the same session.
 
 use super::token::{tenant_hash, Claim, Token, KEY, NONE};
-use super::{errno, refusal, Action, Broker, BrokerSession, Refusal, SessionId, SessionState};
-use crate::identity::{tenant_of, World};
+use super::{errno, refusal, Broker, BrokerSession, Refusal, SessionId, SessionState};
+use crate::identity::tenant_of;
 use crate::policy::Tenant;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{mode, Hello};
@@ -75,12 +75,12 @@ impl Broker {
     }
 
     /// Answers the HELLOs that have waited for new numbers.
-    pub fn serve_waiting(&mut self, now: u64, world: &dyn World, out: &mut Vec<Action>) {
+    pub fn serve_waiting(&mut self, now: u64) {
         for id in self.ids(|state| matches!(state, SessionState::Waits(_))) {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             let state = std::mem::replace(&mut session.state, SessionState::New(now));
             if let SessionState::Waits(waiting) = state {
-                self.hello(now, id, waiting.seq, &waiting.hello, world, out);
+                self.hello(now, id, waiting.seq, &waiting.hello);
             }
         }
     }
@@ -94,7 +94,6 @@ impl Broker {
         id: SessionId,
         seq: u32,
         hello: &Hello,
-        world: &dyn World,
     ) -> Result<bool, Refusal> {
         if self.check_not_draining().is_err()
             || hello.token != NONE
@@ -105,7 +104,7 @@ impl Broker {
             return Ok(false);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(false) };
-        let Some(tenant) = tenant_of(&self.policy, &session.seen, hello.ffr_id, world) else {
+        let Some(tenant) = tenant_of(&self.policy, &session.seen, hello.ffr_id, self.netns) else {
             // The usual path refuses it.
             return Ok(false);
         };

@@ -12,18 +12,11 @@ use gdrcore_net::via::proto::{link_flag, route_kind, Envelope, Route, Text};
 use std::ops::Range;
 
 impl Broker {
-    pub(super) fn route(
-        &mut self,
-        now: u64,
-        id: SessionId,
-        seq: u32,
-        route: &Route,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn route(&mut self, now: u64, id: SessionId, seq: u32, route: &Route) {
         match self.make_route(now, id, route) {
             Ok((routed, link)) => {
                 let routed = Envelope::answer(seq, 0, Message::Routed(routed));
-                out.push(match link {
+                self.out.push(match link {
                     Some((owner, link)) => Action::Connect { caller: id, routed, owner, link },
                     None => Action::Send(id, routed),
                 });
@@ -33,7 +26,7 @@ impl Broker {
                     return;
                 };
                 let refused = Message::Routed(Routed::refused(Text::new(&cause)));
-                out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
+                self.out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
             }
         }
     }

@@ -5,7 +5,7 @@ use super::resume::Kept;
 use super::{
     errno, no_session, refusal, Action, Broker, Refusal, SessionId, SessionState, UpSession,
 };
-use crate::identity::{tenant_of, World};
+use crate::identity::tenant_of;
 use crate::policy::{Tenant, BLOCKS};
 use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
@@ -25,47 +25,33 @@ const SLOW_PPS: u32 = 125_000;
 const BLOCKS_MAX: u32 = 16;
 
 impl Broker {
-    pub(super) fn hello(
-        &mut self,
-        now: u64,
-        id: SessionId,
-        seq: u32,
-        hello: &Hello,
-        world: &dyn World,
-        out: &mut Vec<Action>,
-    ) {
-        match self.welcome(now, id, hello, world) {
+    pub(super) fn hello(&mut self, now: u64, id: SessionId, seq: u32, hello: &Hello) {
+        match self.welcome(now, id, hello) {
             Ok((up, welcome)) => {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.state = SessionState::Up(Box::new(up));
                 }
                 let joins = welcome.features & (feature::RELAY | feature::REMOTE) != 0;
                 let e = Envelope::answer(seq, 0, Message::Welcome(welcome));
-                out.push(if joins { Action::Join(id, e) } else { Action::Send(id, e) });
+                self.out.push(if joins { Action::Join(id, e) } else { Action::Send(id, e) });
             }
-            Err(refusal) => self.refuse(id, seq, refusal, out),
+            Err(refusal) => self.refuse(id, seq, refusal),
         }
     }
 
     /// Answers a HELLO with a refusal, which ends the session.
-    pub(super) fn refuse(
-        &mut self,
-        id: SessionId,
-        seq: u32,
-        (errno, cause): Refusal,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn refuse(&mut self, id: SessionId, seq: u32, (errno, cause): Refusal) {
         let tenant = self.sessions.remove(&id).map(|s| s.tenant).unwrap_or_default();
         let refused = Welcome { tenant: Text::new(&tenant), ..Welcome::refused(Text::new(&cause)) };
         let refused = Message::Welcome(refused);
-        out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
-        out.push(Action::End(id, cause));
+        self.out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
+        self.out.push(Action::End(id, cause));
     }
 
     /// The tenant of a HELLO, if its quotas allow a further session with so many blocks.
-    fn identify(&mut self, id: SessionId, h: &Hello, world: &dyn World) -> Result<Tenant, Refusal> {
+    fn identify(&mut self, id: SessionId, h: &Hello) -> Result<Tenant, Refusal> {
         let session = self.sessions.get_mut(&id).ok_or_else(no_session)?;
-        let tenant = tenant_of(&self.policy, &session.seen, h.ffr_id, world)
+        let tenant = tenant_of(&self.policy, &session.seen, h.ffr_id, self.netns)
             .ok_or_else(|| refusal!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
         // Whatever refuses it, the answer names its tenant.
         session.tenant = tenant.as_ref().map(|t| t.name.clone()).unwrap_or_default();
@@ -145,9 +131,8 @@ impl Broker {
         now: u64,
         id: SessionId,
         h: &Hello,
-        world: &dyn World,
     ) -> Result<(UpSession, Welcome), Refusal> {
-        let tenant = self.identify(id, h, world)?;
+        let tenant = self.identify(id, h)?;
         let quotas = tenant.quotas;
         let kept = self.claimed(now, id, h, &tenant)?;
         let resumed = kept.is_some();

@@ -67,7 +67,8 @@ impl Daemon {
 
     /// Changes the limits of a tenant, until the policy is read again.
     fn set(&mut self, tenant: &str, changes: &[(String, String)]) -> Result<(), String> {
-        self.act(|broker, actions| broker.set(tenant, changes, actions))?;
+        self.broker.set(tenant, changes)?;
+        self.perform();
         self.review();
         self.say(format_args!("has changed the limits of {tenant}"));
         Ok(())

@@ -199,11 +199,11 @@ impl Daemon {
             Ok(events) => events,
             Err(why) => return self.lose_adapter(why),
         };
-        let (now, mut actions, mut fault) = (now_ns(), Vec::new(), None);
+        let (now, mut fault) = (now_ns(), None);
         for event in events {
             feed.counted.lines += 1;
             let (network, vip, why) = match event {
-                Ok((key, event)) => match self.broker.map(now, event, &mut actions) {
+                Ok((key, event)) => match self.broker.map(now, event) {
                     Ok(()) => continue,
                     Err(why) => (key.network, key.vip, why),
                 },
@@ -222,7 +222,7 @@ impl Daemon {
         // Before the answers leave, so that the worker knows the tenant when its first packet
         // comes.
         self.relaying.catch_up(&self.broker, now);
-        self.perform(actions);
+        self.perform();
         if fault.is_some() || !lives {
             self.lose_adapter(fault);
         }
@@ -239,7 +239,8 @@ impl Daemon {
             adapter.flush(&self.epoll);
         }
         // `Lost` cannot be refused.
-        let _ = self.act(|broker, actions| broker.map(now_ns(), MapEvent::Lost, actions));
+        let _ = self.broker.map(now_ns(), MapEvent::Lost);
+        self.perform();
         self.say(format_args!("no adapter brings the map any more"));
     }
 

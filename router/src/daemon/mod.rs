@@ -46,7 +46,7 @@ use keyfile::KeyFile;
 use listener::Listener;
 use log::Log;
 use metrics::Metrics;
-use peer_process::Host;
+use peer_process::namespace;
 use relaying::RelayWorker;
 use remoting::RemoteWorkers;
 use std::collections::BTreeMap;
@@ -179,7 +179,7 @@ impl Daemon {
             rate_limits: options.rate_limits.clone(),
             users,
             fence,
-            broker: Broker::new(policy, epoch),
+            broker: Broker::new(policy, epoch, namespace),
             keys: None,
             supervised: Supervised::from_environment(),
             epoll,
@@ -239,13 +239,12 @@ impl Daemon {
                 }
                 self.attend(r);
             }
-            let mut actions = Vec::new();
-            self.broker.tick(now_ns(), &mut actions);
+            self.broker.tick(now_ns());
             if self.broker.take_end_of_learning(now_ns()) {
                 self.keys.iter_mut().for_each(KeyFile::settle);
-                self.broker.serve_waiting(now_ns(), &Host, &mut actions);
+                self.broker.serve_waiting(now_ns());
             }
-            self.perform(actions);
+            self.perform();
             self.relaying.catch_up(&self.broker, now_ns());
             if self.broker.is_drained(now_ns()) {
                 self.say(format_args!("has drained"));
@@ -290,7 +289,8 @@ impl Daemon {
     /// session.
     fn drain(&mut self, ns: u64) {
         let now = now_ns();
-        self.act(|broker, actions| broker.drain(now, now.saturating_add(ns), actions));
+        self.broker.drain(now, now.saturating_add(ns));
+        self.perform();
         self.supervised.stopping();
         self.say(format_args!("drains for {} ms at most", ns / 1_000_000));
     }
@@ -394,7 +394,8 @@ impl Daemon {
             return Err(format!("{keys} can't change while the router runs"));
         }
         self.listen(&policy, &mut Activation::default())?;
-        self.act(|broker, actions| broker.reload(now_ns(), policy, &Host, actions));
+        self.broker.reload(now_ns(), policy);
+        self.perform();
         self.review();
         self.publish();
         self.say(format_args!("has read the policy anew"));

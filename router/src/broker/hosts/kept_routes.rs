@@ -77,13 +77,7 @@ impl Broker {
 
     /// Routes the kept requests again: those of a network, or for one address of it that has become
     /// known.
-    pub(super) fn route_again(
-        &mut self,
-        now: u64,
-        network: &str,
-        gid: Option<&Gid>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn route_again(&mut self, now: u64, network: &str, gid: Option<&Gid>) {
         // So that these routes are not kept again, for longer than a program waits.
         let settles = gid.is_some() || self.far.is_known(network);
         if self.kept_routes.0.is_empty() || !settles {
@@ -97,12 +91,12 @@ impl Broker {
         let (again, others): (Vec<_>, Vec<_>) = all.into_iter().partition(concerns);
         self.kept_routes.0 = others;
         for kept in again {
-            self.route(now, kept.id, kept.seq, &kept.route, out);
+            self.route(now, kept.id, kept.seq, &kept.route);
         }
     }
 
     /// Refuses routes that have waited long enough.
-    pub(super) fn refuse_late(&mut self, now: u64, out: &mut Vec<Action>) {
+    pub(super) fn refuse_late(&mut self, now: u64) {
         let late = self.kept_routes.0.iter().take_while(|kept| kept.until <= now).count();
         for kept in self.kept_routes.0.drain(..late).collect::<Vec<_>>() {
             let Some(network) = self.find_up(kept.id).map(|up| up.tenant.network.clone()) else {
@@ -110,7 +104,7 @@ impl Broker {
             };
             let (errno, cause) = store_down(&network, &kept.route.gid);
             let refused = Message::Routed(Routed::refused(Text::new(&cause)));
-            out.push(Action::Send(kept.id, Envelope::answer(kept.seq, -errno, refused)));
+            self.out.push(Action::Send(kept.id, Envelope::answer(kept.seq, -errno, refused)));
         }
     }
 }
