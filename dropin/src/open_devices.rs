@@ -86,13 +86,7 @@ pub fn guard_forks() {
     });
 }
 
-extern "C" fn hold() {
-    STATE.hold();
-}
-
-extern "C" fn release() {
-    STATE.release();
-}
+fork_handlers!(STATE);
 
 /// The entries of the present list: those of present addresses, and those of devices that are open
 /// here.

@@ -43,18 +43,10 @@ impl Daemon {
         };
         let outcome = request.and_then(|request| {
             match request {
-                Request::Status => {
-                    let (file, feed) = (self.file.as_deref(), self.feed.as_ref());
-                    let (broker, relaying) = (&self.broker, &self.relaying);
-                    let remoting = &self.remoting;
-                    line(report::status(broker, relaying, remoting, feed, file, self.fence));
-                }
-                Request::Sessions => report::sessions(&self.broker, &self.relaying, &self.remoting)
-                    .for_each(&mut line),
-                Request::Tenants => {
-                    report::tenants(&self.broker, &self.relaying).for_each(&mut line)
-                }
-                Request::Hosts => report::hosts(&self.broker, &self.relaying).for_each(&mut line),
+                Request::Status => line(report::status(self)),
+                Request::Sessions => report::sessions(self).for_each(&mut line),
+                Request::Tenants => report::tenants(self).for_each(&mut line),
+                Request::Hosts => report::hosts(self).for_each(&mut line),
                 Request::Reload => self.reload()?,
                 Request::Set(tenant, changes) => self.set(&tenant, &changes)?,
                 Request::Drop(session) => self.drop_session(session)?,
@@ -97,7 +89,7 @@ impl Daemon {
     pub(super) fn serve_reader(&mut self, r: &Ready) {
         let (broker, relaying) = (&self.broker, &self.relaying);
         let text = || {
-            let all = report::known(broker).into_iter();
+            let all = report::tenants_and_sessions(broker).into_iter();
             let counted = all.map(|(t, n)| {
                 let counters = relaying.tenant(&t.name);
                 (t, n, counters)

@@ -146,14 +146,9 @@ impl Daemon {
         if fence == Fence::Whole {
             remoting::open_nics_anew(&mut devices)?;
         }
-        let admin = policy
-            .admin
-            .as_deref()
-            .map(|path| match given.listener(path, SocketKind::Stream) {
-                Some(fd) => Listener::adopt(path, fd),
-                None => Listener::open(path, SocketKind::Stream, 0o600, false),
-            })
-            .transpose()?;
+        let admin = policy.admin.as_deref();
+        let admin = admin.map(|path| given.listen(path, SocketKind::Stream, 0o600, false));
+        let admin = admin.transpose()?;
         if let Some(admin) = &admin {
             epoll.add(admin.fd(), ADMIN_LISTENER).map_err(said("epoll"))?;
         }
@@ -351,10 +346,7 @@ impl Daemon {
         for path in &wanted {
             if !self.listeners.values().any(|l| l.path() == *path) {
                 let is_tenants = policy.listen.as_ref() != Some(*path);
-                let listener = match given.listener(path, SocketKind::Packets) {
-                    Some(fd) => Listener::adopt(path, fd)?,
-                    None => Listener::open(path, SocketKind::Packets, 0o666, is_tenants)?,
-                };
+                let listener = given.listen(path, SocketKind::Packets, 0o666, is_tenants)?;
                 let token = self.next_token(LISTENER);
                 self.epoll.add(listener.fd(), token).map_err(|e| format!("epoll: {e}"))?;
                 fresh.push((token, listener));

@@ -141,7 +141,7 @@ impl RelayWorker {
         let network = self.network(&up.tenant.network);
         self.given.insert(id, slot);
         self.allow(slot, &peers);
-        self.allow_far(broker, slot, up);
+        self.allow_far(broker, [(slot, up)].into_iter());
         let place = SessionAddress { network, gid: up.gid, blocks: up.blocks.clone() };
         let number = self.number(broker, &up.tenant);
         self.worker.send(Command::Join(slot, number, place, ring, wire));
@@ -192,13 +192,14 @@ impl RelayWorker {
         *self.networks.entry(name.into()).or_insert(next)
     }
 
-    /// Sets which tenants of other hosts a slot may reach.
-    fn allow_far(&self, broker: &Broker, slot: u16, up: &UpSession) {
-        self.allow_far_all(broker, [(slot, up)].into_iter());
+    /// Sets which tenants of other hosts all slots may reach.
+    fn allow_far_all(&self, broker: &Broker) {
+        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.find_up(id)?)));
+        self.allow_far(broker, here);
     }
 
-    /// The same for many slots. All sessions of a tenant may reach the same tenants.
-    fn allow_far_all<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u UpSession)>) {
+    /// The same for some slots. All sessions of a tenant may reach the same tenants.
+    fn allow_far<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u UpSession)>) {
         let Some(FarHosts { tables, known, numbers, .. }) = &self.hosts else { return };
         let Some(far) = tables.last() else { return };
         let mut found: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
@@ -245,8 +246,7 @@ impl RelayWorker {
             return;
         }
         let Some(far) = self.renew_far(broker) else { return };
-        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.find_up(id)?)));
-        self.allow_far_all(broker, here);
+        self.allow_far_all(broker);
         self.worker.send(Command::Far(far));
         if let Some(hosts) = &mut self.hosts {
             // So that tables take at most a fifth of this thread's time, however fast the adapter
@@ -352,8 +352,7 @@ impl RelayWorker {
             let peers = broker.peers(id).map(|(_, peers)| peers).unwrap_or_default();
             self.allow(slot, &peers);
         }
-        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.find_up(id)?)));
-        self.allow_far_all(broker, here);
+        self.allow_far_all(broker);
         if let Some(far) = fresh {
             self.worker.send(Command::Far(far));
         }
