@@ -144,13 +144,8 @@ impl Broker {
             }
         }
         if is_new {
-            let here = |up: &UpSession| *up.tenant.network == *network && up.gid == gid;
-            let ids = self.all_up().filter(|(_, up)| here(up)).map(|(id, _)| id);
-            for id in ids.collect::<Vec<_>>() {
-                let vip = show(&gid);
-                let why = refusal!(errno::IN_USE, "address {vip} is a tenant's of host {host} now");
-                self.end(now, id, why);
-            }
+            let why = format!("address {} is a tenant's of host {host} now", show(&gid));
+            self.end_at(now, &network, &gid, &why);
             self.route_again(now, &network, Some(&gid));
         }
         Ok(())
@@ -167,7 +162,12 @@ impl Broker {
         let Some(tenant) = self.own_placed(network, &gid) else { return };
         let why = held(&tenant.name, &gid, holder);
         self.far.deny(network, gid, holder);
-        let here = |up: &UpSession| up.tenant.network == network && up.gid == gid;
+        self.end_at(now, network, &gid, &why);
+    }
+
+    /// Ends the sessions with an address that another host has.
+    fn end_at(&mut self, now: u64, network: &str, gid: &Gid, why: &str) {
+        let here = |up: &UpSession| up.tenant.network == network && up.gid == *gid;
         for id in self.all_up().filter(|(_, up)| here(up)).map(|(id, _)| id).collect::<Vec<_>>() {
             self.end(now, id, refusal!(errno::IN_USE, "{why}"));
         }

@@ -379,8 +379,8 @@ impl Broker {
         self.sessions.iter().filter(|(_, s)| is(&s.state)).map(|(&id, _)| id).collect()
     }
 
-    /// Handles a request that is answered with a status alone, and returns the status. `None`: it is
-    /// no such request.
+    /// Handles a request whose answer is a status alone, and returns that. `None`: it is another
+    /// message.
     fn request(&mut self, id: SessionId, message: &Message) -> Option<i32> {
         let (is_known, listen) = match *message {
             Message::Unroute(unroute) => (self.up_mut(id)?.unroute(unroute.route), None),

@@ -67,13 +67,25 @@ impl Broker {
         let owner = self.owner_of(id, route)?;
         let (up, other) = (self.asking(id)?, self.asking(owner)?);
         check_talk(up, other)?;
+        if self.isolated || self.policy.relays(&up.tenant, &other.tenant) {
+            return Ok((self.route_by_rings(id, owner)?, None));
+        }
+        let (routed, link) = self.route_by_link(now, id, owner)?;
+        Ok((routed, Some((owner, link))))
+    }
+
+    /// A route by a new link, and the message to its other end.
+    fn route_by_link(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        owner: SessionId,
+    ) -> Result<(Routed, Envelope), Refusal> {
+        let (up, other) = (self.asking(id)?, self.asking(owner)?);
         let may_grant = up.tenant.name == other.tenant.name;
         let flags = if may_grant { 0 } else { link_flag::NO_GRANTS };
         let (gid, blocks, asker) = (up.gid, other.blocks.clone(), up.tenant.name.clone());
         let (number_of_peer, own_number) = (other.number, up.number);
-        if self.isolated || self.policy.relays(&up.tenant, &other.tenant) {
-            return Ok((self.route_by_rings(id, owner)?, None));
-        }
         // So that the router does not hold descriptors for a process that is stopped or does not
         // read.
         let of_tenant = other.unanswered.values().filter(|asker| **asker == up.tenant.name);
@@ -82,7 +94,7 @@ impl Broker {
                 errno::AGAIN,
                 "{} has {} links waiting and takes none: \
                  its process is stopped, or nobody polls there",
-                show(&route.gid),
+                show(&other.gid),
                 other.unanswered.len()
             ));
         }
@@ -101,7 +113,7 @@ impl Broker {
         let by_rings = by_rings(number, number_of_peer, &blocks, self.mtu);
         let routed = Routed { kind: route_kind::DIRECT, flags, ..by_rings };
         let link = Envelope::new(link_seq, Message::Link(Link { gid, peer: own_number, flags }));
-        Ok((routed, Some((owner, link))))
+        Ok((routed, link))
     }
 
     /// A route by the rings of both sessions.

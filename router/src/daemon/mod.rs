@@ -226,7 +226,7 @@ impl Daemon {
             for r in &ready {
                 if r.token == SIGNALS {
                     while let Some(signal) = sys::next_signal(self.signals.as_fd()) {
-                        if self.is_ended_by(signal) {
+                        if self.handle_signal(signal) {
                             return Ok(());
                         }
                     }
@@ -263,7 +263,7 @@ impl Daemon {
     }
 
     /// Does what a signal asks for. True: the router ends.
-    fn is_ended_by(&mut self, signal: i32) -> bool {
+    fn handle_signal(&mut self, signal: i32) -> bool {
         match signal {
             libc::SIGTERM if !self.is_draining() => self.drain(DRAIN_NS),
             libc::SIGHUP => {

@@ -273,18 +273,14 @@ impl Wire {
     ) {
         let at = self.at;
         let Some(s) = self.get_mut(slot) else { return };
-        if s.append(&at, to, packet, was) {
-            add(&self.counters.tx.0, 1);
-            add(&self.counters.tx.1, packet.len() as u64);
-            return;
+        if !s.append(&at, to, packet, was) {
+            if packet.len() > PACKET_MAX || s.held.is_some() {
+                return add(&self.counters.not_sent, 1);
+            }
+            s.held = Some(HeldPacket { to: *to, grh: packet.grh, len: packet.len(), was });
+            s.waits = true;
+            let _ = packet.copy_to(&mut self.rooms[usize::from(slot)][..packet.len()]);
         }
-        let fits = packet.len() <= PACKET_MAX && s.held.is_none();
-        if !fits {
-            return add(&self.counters.not_sent, 1);
-        }
-        s.held = Some(HeldPacket { to: *to, grh: packet.grh, len: packet.len(), was });
-        s.waits = true;
-        let _ = packet.copy_to(&mut self.rooms[usize::from(slot)][..packet.len()]);
         add(&self.counters.tx.0, 1);
         add(&self.counters.tx.1, packet.len() as u64);
     }

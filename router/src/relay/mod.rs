@@ -15,6 +15,6 @@ pub mod switch;
 
 pub use far::{Far, FarPeer, UnknownSender};
 pub use refused::Refused;
-pub use scheduler::{Ingress, Scheduler};
+pub(crate) use scheduler::{Ingress, Scheduler};
 pub use slots::{Counters, SlotState, Slots, SLOTS, TENANTS};
 pub use switch::{Destination, OutsidePacket, SessionAddress, Switch};

@@ -131,7 +131,7 @@ impl Tenant {
 
 impl Scheduler {
     /// Queues without sessions, and without limits.
-    pub fn new() -> Scheduler {
+    pub(crate) fn new() -> Scheduler {
         Scheduler {
             tenants: (0..TENANTS).map(|_| Tenant::new()).collect(),
             sessions: vec![Session { state: SessionTurn::Absent, tenant: 0, next: NONE }; SLOTS],
@@ -375,12 +375,6 @@ impl Scheduler {
                 }
             }
         }
-    }
-}
-
-impl Default for Scheduler {
-    fn default() -> Scheduler {
-        Scheduler::new()
     }
 }
 
