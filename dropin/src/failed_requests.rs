@@ -25,13 +25,7 @@ const KEPT_MAX: usize = 64;
 /// The causes for the end of the process, and how many there were beyond those.
 static KEPT: ForkLock<(Vec<String>, u64)> = ForkLock::new((Vec::new(), 0));
 
-extern "C" fn hold() {
-    KEPT.hold();
-}
-
-extern "C" fn release() {
-    KEPT.release();
-}
+fork_handlers!(KEPT);
 
 /// Whether someone wants failures explained.
 pub fn are_wanted() -> bool {

@@ -12,7 +12,7 @@ use crate::adapter::Adapter;
 use crate::env;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::event_queue::EventQueue;
-use crate::hca_kinds::{OpenedDevice, Place};
+use crate::hca_kinds::{HcaDevice, OpenedDevice};
 use crate::object_numbers;
 use crate::worker::HelperThread;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -154,7 +154,7 @@ impl Objects {
 /// An open device.
 pub struct Hca {
     pub device: &'static dyn Device,
-    place: Place,
+    place: HcaDevice,
     pub attr: DeviceAttr,
     /// Least size of the next growth in bytes.
     growth: AtomicUsize,

@@ -15,41 +15,41 @@ use gdrcore_net::soft::{soft_flags, EngineCount, EventSink, SoftConfig, SoftDevi
 
 /// An open device and its memory.
 pub struct OpenedDevice {
-    pub place: Place,
+    pub place: HcaDevice,
     pub maps: Vec<Map>,
 }
 
 /// Where a device is.
 #[derive(Clone, Copy)]
-pub enum Place {
+pub enum HcaDevice {
     /// In this process.
     Here(&'static SoftDevice),
     /// In a router.
     Router(&'static RemoteDevice),
 }
 
-impl Place {
+impl HcaDevice {
     /// The device.
     pub fn device(&self) -> &'static dyn Device {
         match *self {
-            Place::Here(device) => device,
-            Place::Router(device) => device,
+            HcaDevice::Here(device) => device,
+            HcaDevice::Router(device) => device,
         }
     }
 
     /// The device, if it is in this process.
     pub fn soft(&self) -> Option<&'static SoftDevice> {
         match *self {
-            Place::Here(device) => Some(device),
-            Place::Router(_) => None,
+            HcaDevice::Here(device) => Some(device),
+            HcaDevice::Router(_) => None,
         }
     }
 
     /// The device, if it is a router's.
     pub fn router(&self) -> Option<&'static RemoteDevice> {
         match *self {
-            Place::Here(_) => None,
-            Place::Router(device) => Some(device),
+            HcaDevice::Here(_) => None,
+            HcaDevice::Router(device) => Some(device),
         }
     }
 
@@ -59,7 +59,7 @@ impl Place {
     /// # Errors
     /// Those of the device.
     pub fn start(&self, sink: &'static dyn EventSink) -> Result<()> {
-        let Place::Here(device) = *self else { return Ok(()) };
+        let HcaDevice::Here(device) = *self else { return Ok(()) };
         device.deliver_to(sink);
         device.memory_add(null_memory::PROVIDER, &null_memory::Null)?;
         // The helper thread runs the engine for programs that poll memory or sleep.
@@ -72,8 +72,8 @@ impl Place {
     /// As [`RemoteDevice::hears_cm`].
     pub fn hears_cm(&self) -> Result<bool> {
         match *self {
-            Place::Here(_) => Ok(false),
-            Place::Router(device) => device.hears_cm(),
+            HcaDevice::Here(_) => Ok(false),
+            HcaDevice::Router(device) => device.hears_cm(),
         }
     }
 
@@ -83,11 +83,11 @@ impl Place {
     /// No thread uses the device any more.
     pub unsafe fn close(&self) {
         match *self {
-            Place::Here(device) => {
+            HcaDevice::Here(device) => {
                 // SAFETY: the caller's promise.
                 unsafe { device.close() };
             }
-            Place::Router(device) => {
+            HcaDevice::Router(device) => {
                 // SAFETY: made by Box::leak in `open_routed`, and the caller's promise.
                 drop(unsafe { Box::from_raw((&raw const *device).cast_mut()) });
             }
@@ -160,7 +160,7 @@ fn open_routed(name: &str, core: &Config) -> Result<OpenedDevice> {
         ));
     }
     let device = RemoteDevice::open(name)?;
-    Ok(OpenedDevice { place: Place::Router(Box::leak(Box::new(device))), maps: Vec::new() })
+    Ok(OpenedDevice { place: HcaDevice::Router(Box::leak(Box::new(device))), maps: Vec::new() })
 }
 
 /// A setting of the program that only a device in this process follows.
@@ -211,5 +211,5 @@ fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice>
     // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
     let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), name, &config)? };
     weak::note_device();
-    Ok(OpenedDevice { place: Place::Here(device), maps: vec![map] })
+    Ok(OpenedDevice { place: HcaDevice::Here(device), maps: vec![map] })
 }

@@ -36,6 +36,20 @@
 // Tests are built without the generated jumps, which call the verbs.
 #![cfg_attr(test, allow(dead_code))]
 
+/// The handlers of fork for a lock of this process: `hold` before it, and `release` after it in
+/// parent and child.
+macro_rules! fork_handlers {
+    ($lock:ident) => {
+        extern "C" fn hold() {
+            $lock.hold();
+        }
+
+        extern "C" fn release() {
+            $lock.release();
+        }
+    };
+}
+
 mod abi;
 mod adapter;
 mod ah_verbs;

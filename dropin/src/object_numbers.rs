@@ -55,13 +55,7 @@ pub fn guard_forks() {
     around_forks(hold, release);
 }
 
-extern "C" fn hold() {
-    NUMBERS.hold();
-}
-
-extern "C" fn release() {
-    NUMBERS.release();
-}
+fork_handlers!(NUMBERS);
 
 /// An object's number. Dropping it frees the number.
 #[derive(Debug, PartialEq, Eq)]

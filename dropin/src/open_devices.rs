@@ -20,7 +20,7 @@ use gdrcore_net::threads::with_stack;
 use std::sync::Once;
 
 /// All entries that the list ever had, and the open devices.
-pub struct State {
+pub struct HcaList {
     pub adapters: Vec<&'static Adapter>,
     pub open: Vec<OpenHca>,
     /// Devices of routers that a thread opens, with the process of the thread: the child of a fork
@@ -46,7 +46,7 @@ impl OpenHca {
 }
 
 /// The process's devices.
-pub static STATE: ForkLock<State> = ForkLock::new(State {
+pub static STATE: ForkLock<HcaList> = ForkLock::new(HcaList {
     adapters: Vec::new(),
     open: Vec::new(),
     opening: Vec::new(),
@@ -86,13 +86,7 @@ pub fn guard_forks() {
     });
 }
 
-extern "C" fn hold() {
-    STATE.hold();
-}
-
-extern "C" fn release() {
-    STATE.release();
-}
+fork_handlers!(STATE);
 
 /// The entries of the present list: those of present addresses, and those of devices that are open
 /// here.

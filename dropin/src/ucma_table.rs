@@ -115,13 +115,7 @@ fn guard_forks() {
     });
 }
 
-extern "C" fn hold() {
-    PROCESS.hold();
-}
-
-extern "C" fn release() {
-    PROCESS.release();
-}
+fork_handlers!(PROCESS);
 
 fn pid() -> libc::pid_t {
     // SAFETY: takes nothing, never fails.

@@ -49,13 +49,7 @@ pub fn install() {
     }
 }
 
-extern "C" fn hold() {
-    ENDED.hold();
-}
-
-extern "C" fn release() {
-    ENDED.release();
-}
+fork_handlers!(ENDED);
 
 /// The seed of the keys and QP numbers of a device that is about to be opened, if they follow from
 /// that of the faults. A key that is mistaken for the peer's does not serve by chance: two devices

@@ -7,11 +7,10 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Route, Text, MESSAGE_MAX, VERSIONS,
 };
-use gdrcore_router::broker::{Action, Broker, MapEvent, SessionId, State};
-use gdrcore_router::identity::{Namespace, PeerFacts, World};
+use gdrcore_router::broker::{Action, Broker, MapEvent, SessionId, SessionState};
+use gdrcore_router::identity::PeerFacts;
 use gdrcore_router::policy::{show, Placed, Policy};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 counts! {
     Fed {
@@ -27,14 +26,6 @@ counts! {
         waited: u64,
         /// Sessions that an event has ended.
         ended: u64,
-    }
-}
-
-struct Host;
-
-impl World for Host {
-    fn netns(&self, _: &Path) -> Option<Namespace> {
-        None
     }
 }
 
@@ -82,30 +73,31 @@ struct Side {
 pub fn feed(data: &[u8]) -> Fed {
     let mut input = Bytes::new(data);
     let policy = Policy::parse(POLICY).unwrap_or_else(|fault| panic!("{fault}"));
-    let broker = Broker::new(policy, 1);
+    let broker = Broker::new(policy, 1, |_| None);
     let mut side = Side { broker, now: 0, open: BTreeMap::new(), seq: 1, seen: Fed::default() };
     while !input.is_empty() {
-        let mut out = Vec::new();
-        match input.u8() % 16 {
-            0 | 1 => side.join(input.u8() % 3, &mut out),
+        let kind = input.u8() % 16;
+        match kind {
+            0 | 1 => side.join(input.u8() % 3),
             2 => side.now += u64::from(input.u8()) << 24,
             3 => side.now += u64::from(input.u8()) << 32,
-            4..=7 => side.ask(&mut input, &mut out),
+            4..=7 => side.ask(&mut input),
             _ => {
                 let event = event(&mut input);
-                match side.broker.map(side.now, event, &mut out) {
+                match side.broker.map(side.now, event) {
                     Ok(()) => side.seen.taken += 1,
                     Err(_) => side.seen.refused += 1,
                 }
-                side.seen.ended += out
-                    .iter()
-                    .filter(|a| matches!(a, Action::End(_, why) if !why.is_empty()))
-                    .count() as u64;
             }
         }
+        let out = side.broker.take_actions();
+        let is_ended = |a: &&Action| matches!(a, Action::End(_, why) if !why.is_empty());
+        if kind >= 8 {
+            side.seen.ended += out.iter().filter(is_ended).count() as u64;
+        }
         side.settle(out);
-        let mut out = Vec::new();
-        side.broker.tick(side.now, &mut out);
+        side.broker.tick(side.now);
+        let out = side.broker.take_actions();
         side.settle(out);
         side.check();
     }
@@ -145,13 +137,13 @@ fn event(input: &mut Bytes<'_>) -> MapEvent {
 }
 
 impl Side {
-    fn say(&mut self, id: SessionId, message: Message, out: &mut Vec<Action>) {
+    fn say(&mut self, id: SessionId, message: Message) {
         let mut bytes = [0; MESSAGE_MAX];
         let n = Envelope::new(self.seq, message).emit(&mut bytes);
-        self.broker.handle(self.now, id, &bytes[..n], 0, &Host, out);
+        self.broker.handle(self.now, id, &bytes[..n], 0);
     }
 
-    fn join(&mut self, tenant: u8, out: &mut Vec<Action>) {
+    fn join(&mut self, tenant: u8) {
         let uid = Some(u32::from(tenant) + 1);
         let id = self
             .broker
@@ -165,10 +157,10 @@ impl Side {
             program: Text::new("fuzz"),
             token: [0; 64],
         };
-        self.say(id, Message::Hello(hello), out);
+        self.say(id, Message::Hello(hello));
     }
 
-    fn ask(&mut self, input: &mut Bytes<'_>, out: &mut Vec<Action>) {
+    fn ask(&mut self, input: &mut Bytes<'_>) {
         let ids: Vec<SessionId> = self.broker.sessions().map(|(id, _)| id).collect();
         let (gid, block) = (gid(&vip(input)), u32::from(input.u8() % 12));
         if ids.is_empty() {
@@ -178,7 +170,7 @@ impl Side {
         self.seq += 1;
         self.open.insert((id, self.seq), self.now);
         let route = Route { gid, sgid_index: 0, qpn: block * QPN_UNIT + 5, traffic_class: 0 };
-        self.say(id, Message::Route(route), out);
+        self.say(id, Message::Route(route));
     }
 
     /// Takes note of what sessions are told.
@@ -208,7 +200,7 @@ impl Side {
         let far: Vec<_> = self.broker.far_tenants().collect();
         let denied: Vec<_> = self.broker.denied().map(|(n, g, _)| (n.to_string(), *g)).collect();
         for (id, session) in self.broker.sessions() {
-            let State::Up(up) = &session.state else { continue };
+            let SessionState::Up(up) = &session.state else { continue };
             let own = (up.tenant.network.clone(), up.gid);
             assert!(!denied.contains(&own), "session {id} has the address of another host");
             let there = far.iter().any(|p| *p.network == *own.0 && p.gid == own.1);

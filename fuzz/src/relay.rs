@@ -11,7 +11,7 @@ use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, PacketKind, Psn, ICRC_LEN};
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::via::proto::Service;
-use gdrcore_router::relay::{Destination, Far, FarPeer, Place, Refused, Slots, Switch};
+use gdrcore_router::relay::{Destination, Far, FarPeer, Refused, SessionAddress, Slots, Switch};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub fn relay(data: &[u8]) -> Relayed {
                     first..first + 1 + u32::from(slot % 2),
                 );
                 let (network, gid, blocks) = known.clone();
-                switch.join(now, slot, Place { network, gid, blocks });
+                switch.join(now, slot, SessionAddress { network, gid, blocks });
                 here.insert(slot, known);
             }
             3 => {

@@ -8,11 +8,10 @@ use gdrcore_net::via::client::Client;
 use gdrcore_net::via::proto::{
     link_flag, Envelope, Hello, Link, Message, Route, Service, Text, Unroute, HEAD_LEN, MESSAGE_MAX,
 };
-use gdrcore_router::broker::{Action, Broker, SessionId, State};
-use gdrcore_router::identity::{Namespace, PeerFacts, World};
+use gdrcore_router::broker::{Action, Broker, SessionId, SessionState};
+use gdrcore_router::identity::PeerFacts;
 use gdrcore_router::policy::{wants, Policy};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 counts! {
     Routed {
@@ -33,14 +32,6 @@ counts! {
     }
 }
 
-struct Host;
-
-impl World for Host {
-    fn netns(&self, _: &Path) -> Option<Namespace> {
-        None
-    }
-}
-
 /// The policies to switch between.
 const POLICIES: [&str; 3] = [
     "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { uid = 0 }\n[tenant.b]\nmatch = \
@@ -57,11 +48,10 @@ const POLICIES: [&str; 3] = [
 pub fn router(data: &[u8]) -> Routed {
     let mut input = Bytes::new(data);
     let mut seen = Routed::default();
-    let mut broker = Broker::new(policy(0), 1);
+    let mut broker = Broker::new(policy(0), 1, |_| None);
     let mut here: BTreeMap<SessionId, Client> = BTreeMap::new();
     let mut now = 0u64;
     while !input.is_empty() && here.len() < 24 {
-        let mut out = Vec::new();
         let ids: Vec<SessionId> = here.keys().copied().collect();
         let id = if ids.is_empty() { 0 } else { ids[input.below(ids.len())] };
         match input.u8() % 16 {
@@ -74,19 +64,19 @@ pub fn router(data: &[u8]) -> Routed {
                 here.insert(broker.connect(now, seen), Client::new());
             }
             2 => now += u64::from(input.u16()) << 16,
-            3 => broker.tick(now, &mut out),
-            4 => broker.end_session(now, id, &mut out),
-            5 => broker.reload(now, policy(input.below(POLICIES.len())), &Host, &mut out),
+            3 => broker.tick(now),
+            4 => broker.end_session(now, id),
+            5 => broker.reload(now, policy(input.below(POLICIES.len()))),
             6 => {
                 let text = String::from_utf8_lossy(input.take(60)).into_owned();
                 seen.policies += u64::from(Policy::parse(&text).is_ok());
             }
             _ => {
                 let (bytes, fds) = message(&mut input, &broker, id);
-                broker.handle(now, id, &bytes, fds, &Host, &mut out);
+                broker.handle(now, id, &bytes, fds);
             }
         }
-        for action in out {
+        for action in broker.take_actions() {
             check(&mut broker, &mut here, action, &mut input, &mut seen);
         }
     }
@@ -104,14 +94,16 @@ fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, u
     let peers: Vec<_> = broker
         .sessions()
         .filter_map(|(_, s)| match &s.state {
-            State::Up(up) => Some((up.gid, up.blocks.start * QPN_UNIT, up.unanswered.clone())),
-            State::New(_) | State::Waits(_) => None,
+            SessionState::Up(up) => {
+                Some((up.gid, up.blocks.start * QPN_UNIT, up.unanswered.clone()))
+            }
+            SessionState::New(_) | SessionState::Waits(_) => None,
         })
         .collect();
     let waiting =
         broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
-            State::Up(up) => up.unanswered.keys().next().copied(),
-            State::New(_) | State::Waits(_) => None,
+            SessionState::Up(up) => up.unanswered.keys().next().copied(),
+            SessionState::New(_) | SessionState::Waits(_) => None,
         });
     let (gid, qpn) = match peers.len() {
         0 => ([0; 16], 0),
@@ -222,8 +214,8 @@ fn check(
             let up = |id| {
                 broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| {
                     match &s.state {
-                        State::Up(up) => Some(up),
-                        State::New(_) | State::Waits(_) => None,
+                        SessionState::Up(up) => Some(up),
+                        SessionState::New(_) | SessionState::Waits(_) => None,
                     }
                 })
             };

@@ -28,11 +28,8 @@ pub struct PeerFacts {
     pub netns: Option<Namespace>,
 }
 
-/// The host's objects that a policy names.
-pub trait World {
-    /// The network namespace of a file.
-    fn netns(&self, path: &Path) -> Option<Namespace>;
-}
+/// Finds the network namespace of a file.
+pub type FindNetns = fn(&Path) -> Option<Namespace>;
 
 impl fmt::Display for PeerFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,15 +49,12 @@ impl fmt::Display for PeerFacts {
     }
 }
 
-fn fits(rules: &Rules, seen: &PeerFacts, world: &dyn World) -> bool {
+fn fits(rules: &Rules, seen: &PeerFacts, netns: FindNetns) -> bool {
     let uid = rules.uid.is_none_or(|uid| Some(uid) == seen.uid);
     let cgroup =
         rules.cgroup.as_ref().is_none_or(|p| seen.cgroups.iter().any(|path| p.matches(path)));
-    let netns = rules
-        .netns
-        .as_ref()
-        .is_none_or(|path| seen.netns.is_some() && world.netns(path) == seen.netns);
-    uid && cgroup && netns
+    let has_netns = |path: &PathBuf| seen.netns.is_some() && netns(path) == seen.netns;
+    uid && cgroup && rules.netns.as_ref().is_none_or(has_netns)
 }
 
 /// The tenant of a process. At a tenant's own socket it is that tenant, if its rules fit too. At
@@ -69,18 +63,18 @@ pub fn tenant_of(
     policy: &Policy,
     seen: &PeerFacts,
     ffr_id: i32,
-    world: &dyn World,
+    netns: FindNetns,
 ) -> Option<Tenant> {
     let is_own = |t: &&Tenant| t.listen.as_ref() == Some(&seen.socket);
     if let Some(own) = policy.tenants.iter().find(is_own) {
-        return Some(own).filter(|t| fits(&t.rules, seen, world)).cloned();
+        return Some(own).filter(|t| fits(&t.rules, seen, netns)).cloned();
     }
     if policy.listen.as_ref() != Some(&seen.socket) {
         // The new policy no longer has the socket.
         return None;
     }
     let fitting =
-        || policy.tenants.iter().filter(|t| !t.rules.is_empty() && fits(&t.rules, seen, world));
+        || policy.tenants.iter().filter(|t| !t.rules.is_empty() && fits(&t.rules, seen, netns));
     let wished = fitting().find(|t| ffr_id >= 0 && t.ffr_id == Some(ffr_id));
     let by_uid = || {
         seen.uid.filter(|_| policy.unmatched == Unmatched::Uid).map(|uid| policy.tenant_of_uid(uid))
@@ -92,12 +86,8 @@ pub fn tenant_of(
 mod tests {
     use super::*;
 
-    struct Host;
-
-    impl World for Host {
-        fn netns(&self, path: &Path) -> Option<Namespace> {
-            (path == Path::new("/run/netns/a")).then_some((4, 77))
-        }
+    fn netns(path: &Path) -> Option<Namespace> {
+        (path == Path::new("/run/netns/a")).then_some((4, 77))
     }
 
     fn seen() -> PeerFacts {
@@ -113,7 +103,7 @@ mod tests {
 
     fn name(policy: &str, seen: &PeerFacts, ffr_id: i32) -> Option<String> {
         let policy = Policy::parse(&format!("[router]\nlisten = \"/s\"\n{policy}")).unwrap();
-        tenant_of(&policy, seen, ffr_id, &Host).map(|t| t.name)
+        tenant_of(&policy, seen, ffr_id, netns).map(|t| t.name)
     }
 
     #[test]

@@ -79,7 +79,7 @@ struct Node {
 }
 
 /// One flow, at the sender's side.
-struct Flow {
+struct BulkSender {
     qp: Handle,
     cq: Handle,
     mr: MrAttr,
@@ -114,7 +114,7 @@ struct World {
     free: Vec<usize>,
     /// The last one is the receiver.
     nodes: Vec<Node>,
-    flows: Vec<Flow>,
+    flows: Vec<BulkSender>,
     switch: Switch,
     report: Report,
     arrivals: u64,
@@ -176,7 +176,7 @@ impl World {
             let (their_qp, their_qpn, _, target, their_buf) = sink.qp();
             sender.connect(qp, &sink.engine.addr, their_qpn);
             sink.connect(their_qp, &sender.engine.addr, qpn);
-            Flow { qp, cq, mr, target, done: 0, _bufs: [buf, their_buf] }
+            BulkSender { qp, cq, mr, target, done: 0, _bufs: [buf, their_buf] }
         });
         let flows = flows.collect();
         let report = Report {

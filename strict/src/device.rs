@@ -6,11 +6,11 @@
 //! # Thread rule
 //! As [`Device`]: any thread.
 
-use crate::memory::{region_words, Region};
+use crate::memory::{mr_words, MrRange};
 use crate::posting::{Posting, Posts};
 use crate::process::watch;
-use crate::queues::{Place, QpKey, Queues};
-use crate::state::{Ends, State};
+use crate::queues::{QpKey, QueueKey, Queues};
+use crate::state::{ObjectKind, State};
 use crate::Id;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::counters::Counters;
@@ -31,8 +31,8 @@ pub struct StrictDevice<D: Device + ?Sized + 'static> {
 }
 
 /// Where a region lies in the program's memory; `None`: it is memory of another kind.
-fn region_of(reg: &MrReg) -> Option<Region> {
-    (reg.provider == 0).then(|| Region::new(reg.addr, reg.length, reg.iova))
+fn region_of(reg: &MrReg) -> Option<MrRange> {
+    (reg.provider == 0).then(|| MrRange::new(reg.addr, reg.length, reg.iova))
 }
 
 /// A request that has no slot.
@@ -113,13 +113,18 @@ impl<D: Device + ?Sized> StrictDevice<D> {
     pub fn note_region(&self, reg: &MrReg, made: &(Handle, MrAttr)) {
         let _ = self.made(
             Ok(*made),
-            |(mr, a)| (*mr, region_words(reg.addr, reg.length), Some(a.rkey)),
+            |(mr, a)| (*mr, mr_words(reg.addr, reg.length), Some(a.rkey)),
             |state, (device, _), (_, a)| state.made_region((device, a.lkey), region_of(reg)),
         );
     }
 
     /// Destroys an object.
-    fn end(&self, handle: Handle, what: &Ends, end: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn end(
+        &self,
+        handle: Handle,
+        what: &ObjectKind,
+        end: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let ending = watch(|state| state.ending(self.id(handle), what, None));
         let done = end();
         if let Some(ending) = ending {
@@ -231,7 +236,7 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
         }
 
         fn pd_dealloc(&self, pd: Handle) -> Result<()> {
-            self.end(pd, &Ends::Other, || self.device.pd_dealloc(pd))
+            self.end(pd, &ObjectKind::Other, || self.device.pd_dealloc(pd))
         }
 
         fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
@@ -254,8 +259,8 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
 
         fn mr_dereg(&self, mr: Handle) -> Result<()> {
             let what = match self.behind.mr_query(mr) {
-                Ok(a) => Ends::Mr((self.key(), a.lkey)),
-                Err(_) => Ends::Other,
+                Ok(a) => ObjectKind::Mr((self.key(), a.lkey)),
+                Err(_) => ObjectKind::Other,
             };
             self.end(mr, &what, || self.device.mr_dereg(mr))
         }
@@ -266,7 +271,7 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
         }
 
         fn mw_dealloc(&self, mw: Handle) -> Result<()> {
-            self.end(mw, &Ends::Other, || self.device.mw_dealloc(mw))
+            self.end(mw, &ObjectKind::Other, || self.device.mw_dealloc(mw))
         }
 
         fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
@@ -274,7 +279,7 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
         }
 
         fn ah_destroy(&self, ah: Handle) -> Result<()> {
-            self.end(ah, &Ends::Ah, || self.device.ah_destroy(ah))
+            self.end(ah, &ObjectKind::Ah, || self.device.ah_destroy(ah))
         }
 
         fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
@@ -297,7 +302,7 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
 
         fn cq_destroy(&self, cq: Handle) -> Result<()> {
             self.look_for_overrun();
-            self.end(cq, &Ends::Cq, || self.device.cq_destroy(cq))
+            self.end(cq, &ObjectKind::Cq, || self.device.cq_destroy(cq))
         }
 
         fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
@@ -319,7 +324,7 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
         }
 
         fn srq_destroy(&self, srq: Handle) -> Result<()> {
-            self.end(srq, &Ends::Srq, || self.device.srq_destroy(srq))
+            self.end(srq, &ObjectKind::Srq, || self.device.srq_destroy(srq))
         }
 
         fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
@@ -360,7 +365,7 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
         }
 
         fn qp_destroy(&self, qp: Handle) -> Result<()> {
-            let what = self.qp_key(qp).map_or(Ends::Other, Ends::Qp);
+            let what = self.qp_key(qp).map_or(ObjectKind::Other, ObjectKind::Qp);
             self.end(qp, &what, || self.device.qp_destroy(qp))
         }
 
@@ -391,7 +396,7 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
         ) -> Result<()> {
             let (key, list) = (self.qp_key(qp), wr.expose_provenance());
             let posts = key.and_then(|key| {
-                watch(|state| state.recvs(Place::Recv(key), key.0, list))
+                watch(|state| state.recvs(QueueKey::Recv(key), key.0, list))
             });
             self.post(posts, wr, bad, |_, bad| {
                 // SAFETY: the caller's promise.
@@ -405,7 +410,7 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
             wr: *const RecvWr,
             bad: &mut *const RecvWr,
         ) -> Result<()> {
-            let (place, list) = (Place::Shared(self.id(srq)), wr.expose_provenance());
+            let (place, list) = (QueueKey::Shared(self.id(srq)), wr.expose_provenance());
             let posts = watch(|state| state.recvs(place, self.key(), list));
             self.post(posts, wr, bad, |_, bad| {
                 // SAFETY: the caller's promise.

@@ -14,28 +14,28 @@ const PIECES_MAX: usize = 64;
 /// Most bytes of a receive buffer's end that are kept.
 const TAIL_MAX: usize = 512;
 
-/// A registered region.
+/// The bytes of the program that a memory region covers.
 #[derive(Clone, Debug)]
-pub struct Region {
+pub struct MrRange {
     addr: u64,
     len: u64,
     iova: u64,
 }
 
-impl Region {
+impl MrRange {
     /// `len` bytes at `addr`, whose first byte has the address `iova` in requests.
-    pub fn new(addr: u64, len: u64, iova: u64) -> Region {
-        Region { addr, len, iova }
+    pub fn new(addr: u64, len: u64, iova: u64) -> MrRange {
+        MrRange { addr, len, iova }
     }
 
     /// What it is called in reports.
     pub fn words(&self) -> String {
-        region_words(self.addr, self.len)
+        mr_words(self.addr, self.len)
     }
 }
 
 /// What a region is called in reports.
-pub fn region_words(addr: u64, len: u64) -> String {
+pub fn mr_words(addr: u64, len: u64) -> String {
     format!("MR of {len} bytes at {addr:#x}")
 }
 
@@ -44,9 +44,9 @@ pub type MrKey = (usize, u32);
 
 /// All regions whose memory is the program's, by device and local key.
 #[derive(Default)]
-pub struct Regions(pub(crate) HashMap<MrKey, Region>);
+pub struct MrRanges(pub(crate) HashMap<MrKey, MrRange>);
 
-impl Regions {
+impl MrRanges {
     /// The place in memory of a piece of a request. `None`: the region is not known, or it does not
     /// hold the piece, which the device will say.
     fn locate(&self, device: usize, sge: &Sge) -> Option<u64> {
@@ -177,14 +177,14 @@ impl Tail {
 mod tests {
     use super::*;
 
-    fn region_of(memory: &[u8], iova: u64) -> Region {
-        Region::new(memory.as_ptr() as u64, memory.len() as u64, iova)
+    fn region_of(memory: &[u8], iova: u64) -> MrRange {
+        MrRange::new(memory.as_ptr() as u64, memory.len() as u64, iova)
     }
 
     #[test]
     fn a_piece_lies_where_its_region_says() {
         let mut memory = vec![7u8; 4096 + 64];
-        let mut regions = Regions::default();
+        let mut regions = MrRanges::default();
         regions.0.insert((1, 9), region_of(&memory, 0x1000));
         let sges = [
             Sge { addr: 0x1040, length: 4096, lkey: 9 },
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn the_end_of_a_receive_buffer_is_compared_behind_the_message() {
         let mut memory = vec![0u8; 2048];
-        let mut regions = Regions::default();
+        let mut regions = MrRanges::default();
         regions.0.insert((1, 9), region_of(&memory, 0));
         let sge = Sge { addr: 0, length: 2048, lkey: 9 };
         let tail = Tail::from_pieces(&regions.pieces(1, &raw const sge as usize, 1, false));

@@ -2,7 +2,7 @@
 //! their completions before it returns.
 
 use crate::peek::whole_list;
-use crate::queues::{Place, QpKey};
+use crate::queues::{QpKey, QueueKey};
 use crate::report::Report;
 use crate::requests::{Request, Sender};
 use crate::rules::Rule;
@@ -13,7 +13,7 @@ use gdrcore_core::verbs::types::{wr_opcode, RecvWr, SendWr};
 
 /// Requests of a call.
 pub struct Posting {
-    place: Place,
+    place: QueueKey,
     from: u64,
     to: u64,
     /// The addresses of the list's requests. None: the call posts all or nothing.
@@ -99,7 +99,7 @@ impl State {
             self.next += 1;
             self.judge_key(key, &request);
             self.note_keys(key, ids, wr, here);
-            if let Some(report) = self.outstanding.post(Place::Send(key), request) {
+            if let Some(report) = self.outstanding.post(QueueKey::Send(key), request) {
                 self.add(report);
             }
         }
@@ -156,7 +156,7 @@ impl State {
         if !self.outstanding.is_watched(key) {
             return Posts::Unwatched;
         }
-        let place = Place::Send(key);
+        let place = QueueKey::Send(key);
         let Some(all) = whole_list::<SendWr>(list) else {
             self.outstanding.stop_watching(place);
             return Posts::Unwatched;
@@ -183,12 +183,12 @@ impl State {
         }
         let from = self.next;
         let is_full = self.keep_sends(key, all).is_some();
-        let (place, to, list, beginning) = (Place::Send(key), self.next, Vec::new(), Vec::new());
+        let (place, to, list, beginning) = (QueueKey::Send(key), self.next, Vec::new(), Vec::new());
         (Posts::Kept(Posting { place, from, to, list, beginning }), is_full)
     }
 
     /// Before a list of receive requests is posted.
-    pub fn recvs(&mut self, place: Place, device: usize, list: usize) -> Posts {
+    pub fn recvs(&mut self, place: QueueKey, device: usize, list: usize) -> Posts {
         let Some(all) = whole_list::<RecvWr>(list) else {
             self.outstanding.stop_watching(place);
             return Posts::Unwatched;

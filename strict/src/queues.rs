@@ -58,9 +58,9 @@ pub(crate) struct Outstanding {
     count: usize,
 }
 
-/// Where a request is posted.
+/// The queue to which a request is posted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum QueueKey {
     /// A send queue.
     Send(QpKey),
     /// A receive queue.
@@ -69,39 +69,39 @@ pub enum Place {
     Shared(Id),
 }
 
-impl Place {
+impl QueueKey {
     fn words(self, wr_id: u64) -> String {
         match self {
-            Place::Send((_, n)) => format!("QP {n:#x}, send request with wr_id {wr_id:#x}"),
-            Place::Recv((_, n)) => format!("QP {n:#x}, receive request with wr_id {wr_id:#x}"),
-            Place::Shared(_) => format!("SRQ, receive request with wr_id {wr_id:#x}"),
+            QueueKey::Send((_, n)) => format!("QP {n:#x}, send request with wr_id {wr_id:#x}"),
+            QueueKey::Recv((_, n)) => format!("QP {n:#x}, receive request with wr_id {wr_id:#x}"),
+            QueueKey::Shared(_) => format!("SRQ, receive request with wr_id {wr_id:#x}"),
         }
     }
 }
 
 impl Outstanding {
-    fn queue(&mut self, place: Place) -> Option<&mut VecDeque<Request>> {
+    fn queue(&mut self, place: QueueKey) -> Option<&mut VecDeque<Request>> {
         match place {
-            Place::Send(qp) => self.pairs.get_mut(&qp).map(|q| &mut q.sends),
-            Place::Recv(qp) => self.pairs.get_mut(&qp).map(|q| &mut q.recvs),
-            Place::Shared(srq) => self.shared.get_mut(&srq),
+            QueueKey::Send(qp) => self.pairs.get_mut(&qp).map(|q| &mut q.sends),
+            QueueKey::Recv(qp) => self.pairs.get_mut(&qp).map(|q| &mut q.recvs),
+            QueueKey::Shared(srq) => self.shared.get_mut(&srq),
         }
     }
 
     /// All requests that the device may still carry out.
-    fn live(&self) -> impl Iterator<Item = (Place, &Request)> {
+    fn live(&self) -> impl Iterator<Item = (QueueKey, &Request)> {
         let pairs = self.pairs.iter().filter(|(_, q)| q.is_live()).flat_map(|(key, q)| {
-            let sends = q.sends.iter().map(|r| (Place::Send(*key), r));
-            sends.chain(q.recvs.iter().map(|r| (Place::Recv(*key), r)))
+            let sends = q.sends.iter().map(|r| (QueueKey::Send(*key), r));
+            sends.chain(q.recvs.iter().map(|r| (QueueKey::Recv(*key), r)))
         });
         let is_used = |srq: &Id| self.pairs.values().any(|q| q.srq == Some(*srq) && q.is_live());
         let shared = self.shared.iter().filter(move |(srq, _)| is_used(srq));
-        pairs.chain(shared.flat_map(|(srq, all)| all.iter().map(|r| (Place::Shared(*srq), r))))
+        pairs.chain(shared.flat_map(|(srq, all)| all.iter().map(|r| (QueueKey::Shared(*srq), r))))
     }
 
     /// Keeps a request, after its comparison with those that are outstanding.
-    pub fn post(&mut self, place: Place, request: Request) -> Option<Report> {
-        if matches!(place, Place::Send(qp) | Place::Recv(qp) if !self.is_watched(qp)) {
+    pub fn post(&mut self, place: QueueKey, request: Request) -> Option<Report> {
+        if matches!(place, QueueKey::Send(qp) | QueueKey::Recv(qp) if !self.is_watched(qp)) {
             return None;
         }
         let found = self.conflict(place, &request);
@@ -121,15 +121,15 @@ impl Outstanding {
     }
 
     /// The CQ of sends that are posted at a place.
-    fn send_cq(&self, place: Place) -> Option<Id> {
+    fn send_cq(&self, place: QueueKey) -> Option<Id> {
         match place {
-            Place::Send(qp) => self.pairs.get(&qp).map(|q| q.send_cq),
+            QueueKey::Send(qp) => self.pairs.get(&qp).map(|q| q.send_cq),
             _ => None,
         }
     }
 
     /// Counts requests that have left their queue.
-    fn settle<'a>(&mut self, place: Place, gone: impl IntoIterator<Item = &'a Request>) {
+    fn settle<'a>(&mut self, place: QueueKey, gone: impl IntoIterator<Item = &'a Request>) {
         let cq = self.send_cq(place);
         for request in gone {
             self.count -= 1;
@@ -151,10 +151,10 @@ impl Outstanding {
     }
 
     /// Forgets the requests of a place, and keeps no further ones.
-    pub fn stop_watching(&mut self, place: Place) {
+    pub fn stop_watching(&mut self, place: QueueKey) {
         match place {
-            Place::Shared(srq) => self.forget_shared(srq),
-            Place::Send(qp) | Place::Recv(qp) => {
+            QueueKey::Shared(srq) => self.forget_shared(srq),
+            QueueKey::Send(qp) | QueueKey::Recv(qp) => {
                 self.forget(qp);
                 if let Some(q) = self.pairs.get_mut(&qp) {
                     q.is_unwatched = true;
@@ -164,9 +164,9 @@ impl Outstanding {
     }
 
     /// What a new request has in common with one that is outstanding.
-    fn conflict(&self, place: Place, new: &Request) -> Option<Report> {
-        let peer = |place: Place| match place {
-            Place::Send(qp) => self.pairs.get(&qp).and_then(|q| q.peer),
+    fn conflict(&self, place: QueueKey, new: &Request) -> Option<Report> {
+        let peer = |place: QueueKey| match place {
+            QueueKey::Send(qp) => self.pairs.get(&qp).and_then(|q| q.peer),
             _ => None,
         };
         for (of, old) in self.live().take(COMPARED_MAX) {
@@ -222,7 +222,7 @@ impl Outstanding {
     }
 
     /// Removes requests that were not posted: those of a queue with these numbers or later ones.
-    pub fn take_back(&mut self, place: Place, from: u64, to: u64) {
+    pub fn take_back(&mut self, place: QueueKey, from: u64, to: u64) {
         if let Some(queue) = self.queue(place) {
             let all = core::mem::take(queue).into_iter();
             let (kept, gone): (VecDeque<_>, VecDeque<_>) =
@@ -234,11 +234,11 @@ impl Outstanding {
 
     /// Forgets what is outstanding on a queue pair.
     pub fn forget(&mut self, qp: QpKey) {
-        self.clear(Place::Send(qp));
-        self.clear(Place::Recv(qp));
+        self.clear(QueueKey::Send(qp));
+        self.clear(QueueKey::Recv(qp));
     }
 
-    fn clear(&mut self, place: Place) {
+    fn clear(&mut self, place: QueueKey) {
         if let Some(queue) = self.queue(place) {
             let gone = core::mem::take(queue);
             self.settle(place, &gone);
@@ -251,7 +251,7 @@ impl Outstanding {
             qp_state::RESET => self.forget(qp),
             // From SQE, in which all sends have failed.
             qp_state::RTS if self.pairs.get(&qp).is_some_and(|q| q.is_over) => {
-                self.clear(Place::Send(qp));
+                self.clear(QueueKey::Send(qp));
             }
             _ => {}
         }
@@ -276,7 +276,7 @@ impl Outstanding {
 
     /// An SRQ has ended.
     pub fn forget_shared(&mut self, srq: Id) {
-        self.clear(Place::Shared(srq));
+        self.clear(QueueKey::Shared(srq));
         self.shared.remove(&srq);
     }
 
@@ -306,9 +306,9 @@ impl Outstanding {
 
     /// The requests that name a local key.
     pub fn with_key(&self, device: usize, lkey: u32) -> Option<(String, Site)> {
-        let of_device = |place: &Place| match place {
-            Place::Send(qp) | Place::Recv(qp) => qp.0 == device,
-            Place::Shared(_) => true,
+        let of_device = |place: &QueueKey| match place {
+            QueueKey::Send(qp) | QueueKey::Recv(qp) => qp.0 == device,
+            QueueKey::Shared(_) => true,
         };
         let mut all = self.live().filter(|(place, _)| of_device(place));
         let (place, r) = all.find(|(_, r)| r.pieces.iter().any(|p| p.lkey == lkey))?;
@@ -332,15 +332,15 @@ impl Outstanding {
             false => cq == q.recv_cq,
         };
         let place = match is_recv {
-            false => Place::Send(key),
-            true => q.srq.map_or(Place::Recv(key), Place::Shared),
+            false => QueueKey::Send(key),
+            true => q.srq.map_or(QueueKey::Recv(key), QueueKey::Shared),
         };
         let Some(queue) = self.queue(place) else { return Vec::new() };
         let is_it = |r: &Request| r.wr_id == wc.wr_id && (r.is_signaled || is_error);
         let Some(at) = queue.iter().position(is_it) else { return Vec::new() };
         // Requests of a send queue end in their order, of others those that have a completion.
         let ended: Vec<Request> = match place {
-            Place::Send(_) => queue.drain(..=at).collect(),
+            QueueKey::Send(_) => queue.drain(..=at).collect(),
             _ => {
                 forget_tails_of_equals(queue, wc.wr_id);
                 queue.remove(at).into_iter().collect()
@@ -366,7 +366,7 @@ fn forget_tails_of_equals(queue: &mut VecDeque<Request>, wr_id: u64) {
 }
 
 /// What was done to the buffer of a request that has ended.
-fn judge(place: Place, r: &Request, wc: &Wc, here: Site) -> Option<Report> {
+fn judge(place: QueueKey, r: &Request, wc: &Wc, here: Site) -> Option<Report> {
     let report = |rule, what: &str| Report {
         rule,
         words: format!("{}: {what}", place.words(r.wr_id)),
@@ -436,7 +436,7 @@ impl Queues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Piece, Region, Regions};
+    use crate::memory::{MrRange, MrRanges, Piece};
     use crate::requests::Remote;
     use gdrcore_core::verbs::types::{qp_type, Sge};
 
@@ -459,7 +459,7 @@ mod tests {
             kind: PieceUse::Nothing,
             is_signaled,
             is_fenced: false,
-            pieces: Regions::default().pieces(0, 0, 0, false),
+            pieces: MrRanges::default().pieces(0, 0, 0, false),
             remote: None,
             ah: None,
             tail: Tail::default(),
@@ -476,7 +476,7 @@ mod tests {
     fn a_completion_frees_its_slot_and_those_before_it() {
         let mut all = outstanding(8);
         for n in 0..6 {
-            assert!(all.post(Place::Send(QP), request(n, n % 3 == 2)).is_none());
+            assert!(all.post(QueueKey::Send(QP), request(n, n % 3 == 2)).is_none());
         }
         assert_eq!((all.expected(SCQ), all.count), (2, 6));
         all.complete(1, SCQ, &wc(2, wc_status::SUCCESS), 0);
@@ -496,12 +496,12 @@ mod tests {
     fn a_queue_pair_is_watched_again_behind_an_error_of_its_send_queue() {
         let mut all = outstanding(8);
         for n in 0..2 {
-            all.post(Place::Send(QP), request(n, true));
+            all.post(QueueKey::Send(QP), request(n, true));
         }
         all.complete(1, SCQ, &wc(0, wc_status::REM_OP_ERR), 0);
         assert_eq!(all.live().count(), 0);
         all.enter(QP, qp_state::RTS);
-        all.post(Place::Send(QP), request(7, true));
+        all.post(QueueKey::Send(QP), request(7, true));
         // The program polls only now what the error flushed.
         all.complete(1, SCQ, &wc(1, wc_status::WR_FLUSH_ERR), 0);
         assert_eq!((all.live().count(), all.expected(SCQ)), (1, 1));
@@ -512,22 +512,22 @@ mod tests {
     #[test]
     fn a_queue_pair_that_is_not_watched_keeps_nothing_until_its_reset() {
         let mut all = outstanding(8);
-        all.post(Place::Send(QP), request(1, true));
-        all.stop_watching(Place::Send(QP));
-        all.post(Place::Send(QP), request(2, true));
+        all.post(QueueKey::Send(QP), request(1, true));
+        all.stop_watching(QueueKey::Send(QP));
+        all.post(QueueKey::Send(QP), request(2, true));
         all.enter(QP, qp_state::RTS);
-        all.post(Place::Send(QP), request(3, true));
+        all.post(QueueKey::Send(QP), request(3, true));
         assert_eq!((all.count, all.expected(SCQ), all.is_watched(QP)), (0, 0, false));
         all.enter(QP, qp_state::RESET);
-        all.post(Place::Send(QP), request(4, true));
+        all.post(QueueKey::Send(QP), request(4, true));
         assert_eq!((all.count, all.expected(SCQ), all.pairs[&QP].slots), (1, 1, 8));
         // An SRQ that is not kept, as those of XRC.
-        all.post(Place::Shared((1, 9)), request(5, true));
+        all.post(QueueKey::Shared((1, 9)), request(5, true));
         assert_eq!(all.count, 1);
     }
 
     /// Its tail is wrong whatever the message.
-    fn receive(regions: &Regions, memory: &mut [u8], number: u64, wr_id: u64) -> Request {
+    fn receive(regions: &MrRanges, memory: &mut [u8], number: u64, wr_id: u64) -> Request {
         let at = memory.as_ptr() as u64;
         let sge = Sge { addr: at, length: memory.len() as u32, lkey: 9 };
         let pieces = regions.pieces(1, &raw const sge as usize, 1, false);
@@ -540,12 +540,12 @@ mod tests {
     fn of_receives_with_one_number_no_tail_is_judged() {
         let mut memory = [0u8; 64];
         let at = memory.as_ptr() as u64;
-        let mut regions = Regions::default();
-        regions.0.insert((1, 9), Region::new(at, memory.len() as u64, at));
+        let mut regions = MrRanges::default();
+        regions.0.insert((1, 9), MrRange::new(at, memory.len() as u64, at));
         let mut all = outstanding(8);
         for (number, wr_id) in [(1, 7), (2, 7), (3, 8)] {
             let post = receive(&regions, &mut memory, number, wr_id);
-            all.post(Place::Recv(QP), post);
+            all.post(QueueKey::Recv(QP), post);
         }
         core::hint::black_box(&mut memory)[63] = 9;
         let received =
@@ -559,9 +559,9 @@ mod tests {
     fn what_was_not_posted_is_taken_back() {
         let mut all = outstanding(8);
         for n in 0..4 {
-            all.post(Place::Send(QP), request(n, true));
+            all.post(QueueKey::Send(QP), request(n, true));
         }
-        all.take_back(Place::Send(QP), 1, 3);
+        all.take_back(QueueKey::Send(QP), 1, 3);
         let left: Vec<u64> = all.pairs[&QP].sends.iter().map(|r| r.number).collect();
         assert_eq!((left, all.count), (vec![0, 3], 2));
     }
@@ -570,11 +570,11 @@ mod tests {
     fn a_nic_like_rxe_frees_unsignaled_requests_up_to_a_signaled_one() {
         let mut all = outstanding(3);
         for n in 0..3 {
-            all.post(Place::Send(QP), request(n, n == 1));
+            all.post(QueueKey::Send(QP), request(n, n == 1));
         }
         all.free_unsignaled(QP);
         assert_eq!((all.pairs[&QP].sends.len(), all.count), (2, 2));
-        all.post(Place::Send(QP), request(3, false));
+        all.post(QueueKey::Send(QP), request(3, false));
         all.free_unsignaled(QP);
         assert_eq!(all.pairs[&QP].sends.len(), 3);
     }
@@ -584,28 +584,28 @@ mod tests {
         let remote = |is_written| Some(Remote { rkey: 7, addr: 100, len: 10, is_written });
         let write = |number| Request { remote: remote(true), ..request(number, true) };
         let mut all = outstanding(8);
-        assert!(all.post(Place::Send(QP), write(1)).is_none());
-        assert!(all.post(Place::Send(QP), write(2)).is_none(), "in order on one queue pair");
-        let found = all.post(Place::Send((1, 0x12)), write(3)).unwrap();
+        assert!(all.post(QueueKey::Send(QP), write(1)).is_none());
+        assert!(all.post(QueueKey::Send(QP), write(2)).is_none(), "in order on one queue pair");
+        let found = all.post(QueueKey::Send((1, 0x12)), write(3)).unwrap();
         assert_eq!((found.rule, found.site), (Rule::RemoteOverlap, 3));
         let mut all = outstanding(8);
         let read = Request { kind: PieceUse::Fetches, remote: remote(false), ..request(1, true) };
-        all.post(Place::Send(QP), read);
+        all.post(QueueKey::Send(QP), read);
         let fenced = Request { is_fenced: true, ..write(2) };
-        assert!(all.post(Place::Send(QP), fenced).is_none());
-        let found = all.post(Place::Send(QP), write(3)).unwrap();
+        assert!(all.post(QueueKey::Send(QP), fenced).is_none());
+        let found = all.post(QueueKey::Send(QP), write(3)).unwrap();
         assert_eq!((found.rule, found.noticed), (Rule::MissingFence, Some(1)));
         // A READ into what a WRITE of the same queue pair sends comes behind it.
         let mut all = outstanding(8);
         let piece = |kind| Request { kind, pieces: vec![Piece::at(64, 8)], ..request(1, true) };
-        all.post(Place::Send(QP), piece(PieceUse::Reads));
-        assert!(all.post(Place::Send(QP), piece(PieceUse::Fetches)).is_none());
-        let found = all.post(Place::Send((1, 0x12)), piece(PieceUse::Fetches)).unwrap();
+        all.post(QueueKey::Send(QP), piece(PieceUse::Reads));
+        assert!(all.post(QueueKey::Send(QP), piece(PieceUse::Fetches)).is_none());
+        let found = all.post(QueueKey::Send((1, 0x12)), piece(PieceUse::Fetches)).unwrap();
         assert_eq!(found.rule, Rule::BuffersOverlap);
         // Another peer's memory is another place.
         let mut all = outstanding(8);
         all.pairs.get_mut(&QP).unwrap().peer = Some([2; 16]);
-        all.post(Place::Send(QP), write(1));
-        assert!(all.post(Place::Send((1, 0x12)), write(2)).is_none());
+        all.post(QueueKey::Send(QP), write(1));
+        assert!(all.post(QueueKey::Send((1, 0x12)), write(2)).is_none());
     }
 }

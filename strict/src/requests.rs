@@ -1,6 +1,6 @@
 //! A request that is outstanding.
 
-use crate::memory::{Piece, Regions, Tail};
+use crate::memory::{MrRanges, Piece, Tail};
 use crate::sites::Site;
 use crate::Id;
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, RecvWr, SendWr};
@@ -72,7 +72,7 @@ impl Request {
     /// A send request.
     pub fn send(
         wr: &SendWr,
-        regions: &Regions,
+        regions: &MrRanges,
         from: Sender,
         (site, number): (Site, u64),
     ) -> Request {
@@ -92,29 +92,28 @@ impl Request {
             }
             _ => PieceUse::Nothing,
         };
+        let pieces_of =
+            |is_read| regions.pieces(from.device, wr.sg_list as usize, wr.num_sge, is_read);
         let pieces = match kind {
             PieceUse::Nothing => Vec::new(),
-            _ => {
-                let list = wr.sg_list as usize;
-                regions.pieces(from.device, list, wr.num_sge, kind == PieceUse::Reads)
-            }
+            _ => pieces_of(kind == PieceUse::Reads),
         };
-        let len = || pieces.iter().map(|p| p.len).sum();
+        let len = |pieces: &[Piece]| pieces.iter().map(|p| p.len).sum();
         // SAFETY: integers; the opcode says which of them count.
         let (rdma, atomic, ud, dc) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.wr.ud, wr.ext.dc) };
+        let at = |len, is_written| {
+            Some(Remote { rkey: rdma.rkey, addr: rdma.remote_addr, len, is_written })
+        };
         let remote = match wr.opcode {
-            wr_opcode::RDMA_READ => Some((rdma.rkey, rdma.remote_addr, len(), false)),
-            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM if !is_inline => {
-                Some((rdma.rkey, rdma.remote_addr, len(), true))
-            }
+            wr_opcode::RDMA_READ => at(len(&pieces), false),
             // An inline WRITE's pieces are not kept, but its length counts.
-            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => {
-                let all = regions.pieces(from.device, wr.sg_list as usize, wr.num_sge, false);
-                let len = all.iter().map(|p| p.len).sum();
-                Some((rdma.rkey, rdma.remote_addr, len, true))
+            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM if is_inline => {
+                at(len(&pieces_of(false)), true)
             }
+            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => at(len(&pieces), true),
             wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
-                Some((atomic.rkey, atomic.remote_addr, 8, false))
+                let (rkey, addr) = (atomic.rkey, atomic.remote_addr);
+                Some(Remote { rkey, addr, len: 8, is_written: false })
             }
             _ => None,
         };
@@ -124,12 +123,7 @@ impl Request {
             is_signaled: from.signals_all || wr.send_flags & send_flags::SIGNALED != 0,
             is_fenced: wr.send_flags & send_flags::FENCE != 0,
             pieces,
-            remote: remote.map(|(rkey, addr, len, is_written)| Remote {
-                rkey,
-                addr,
-                len,
-                is_written,
-            }),
+            remote,
             ah: match from.kind {
                 qp_type::UD => Some((from.ids, ud.ah)),
                 qp_type::DCI => Some((from.ids, dc.ah)),
@@ -144,7 +138,7 @@ impl Request {
     /// A receive request.
     pub fn recv(
         wr: &RecvWr,
-        regions: &Regions,
+        regions: &MrRanges,
         device: usize,
         (site, number): (Site, u64),
     ) -> Request {

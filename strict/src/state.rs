@@ -4,7 +4,7 @@ use crate::attributes::{self, Ways};
 use crate::garbage;
 use crate::keys::Keys;
 use crate::like::Nic;
-use crate::memory::{MrKey, Region, Regions};
+use crate::memory::{MrKey, MrRange, MrRanges};
 use crate::objects::{Object, Objects, Rkey};
 use crate::queues::{Outstanding, QpKey, Queues};
 use crate::report::{Report, Reports};
@@ -44,7 +44,7 @@ pub struct State {
     pub(crate) sites: Sites,
     pub(crate) reports: Reports,
     pub(crate) nic: Option<&'static Nic>,
-    pub(crate) regions: Regions,
+    pub(crate) regions: MrRanges,
     pub(crate) keys: Keys,
     pub(crate) outstanding: Outstanding,
     pub(crate) objects: Objects,
@@ -71,15 +71,15 @@ pub struct State {
 unsafe impl Send for State {}
 
 /// What a call destroys.
-pub struct Ending {
+pub struct Destruction {
     object: Option<Object>,
-    region: Option<(MrKey, Region)>,
+    region: Option<(MrKey, MrRange)>,
     /// A remote key that ends with it, and its device.
     rkey: Option<Rkey>,
 }
 
 /// The kind of an object that a call destroys.
-pub enum Ends {
+pub enum ObjectKind {
     /// A queue pair.
     Qp(QpKey),
     /// An SRQ.
@@ -101,7 +101,7 @@ impl State {
             sites: Sites::default(),
             reports,
             nic,
-            regions: Regions::default(),
+            regions: MrRanges::default(),
             keys: Keys::default(),
             outstanding: Outstanding::default(),
             objects: Objects::default(),
@@ -134,7 +134,7 @@ impl State {
 
     /// In a child of fork: its parent's objects are none of it.
     pub fn forget(&mut self) {
-        self.regions = Regions::default();
+        self.regions = MrRanges::default();
         self.keys = Keys::default();
         self.outstanding = Outstanding::default();
         self.objects = Objects::default();
@@ -226,7 +226,7 @@ impl State {
 
     /// The object is a region of the program's memory, or is that now. `None`: of other memory,
     /// whose bytes are not in the program's address space.
-    pub fn made_region(&mut self, key: MrKey, region: Option<Region>) {
+    pub fn made_region(&mut self, key: MrKey, region: Option<MrRange>) {
         match region {
             Some(region) => _ = self.regions.0.insert(key, region),
             None => _ = self.regions.0.remove(&key),
@@ -241,7 +241,7 @@ impl State {
     /// A region is about to end or to be another. `verb`: what becomes of it.
     pub fn region_ending(&mut self, key: MrKey, verb: &str) {
         if let Some((words, site)) = self.outstanding.with_key(key.0, key.1) {
-            let what = self.regions.0.get(&key).map_or_else(|| "MR".into(), Region::words);
+            let what = self.regions.0.get(&key).map_or_else(|| "MR".into(), MrRange::words);
             let words = format!("{what}: {verb} with a request on it, {words}");
             self.report_beside(Rule::RegionInUse, words, Some(site));
         }
@@ -257,35 +257,35 @@ impl State {
     /// An object is about to be destroyed, before its number or address can be another's. One whose
     /// destruction fails is not watched. `rkey`: its key now; else the one that it was made or
     /// bound with.
-    pub fn ending(&mut self, id: Id, what: &Ends, rkey: Option<Rkey>) -> Ending {
+    pub fn ending(&mut self, id: Id, what: &ObjectKind, rkey: Option<Rkey>) -> Destruction {
         let mut region = None;
         match *what {
-            Ends::Mr(key) => {
+            ObjectKind::Mr(key) => {
                 self.region_ending(key, "deregistered");
                 region = self.regions.0.remove(&key).map(|region| (key, region));
             }
-            Ends::Ah => self.ah_ending(id),
-            Ends::Qp(key) => {
+            ObjectKind::Ah => self.ah_ending(id),
+            ObjectKind::Qp(key) => {
                 self.outstanding.end(key);
                 self.keys.forget(key);
                 self.armed.retain(|cq, _| self.outstanding.expected(*cq) > 0);
             }
-            Ends::Srq => self.outstanding.forget_shared(id),
-            Ends::Cq => {
+            ObjectKind::Srq => self.outstanding.forget_shared(id),
+            ObjectKind::Cq => {
                 self.armed.remove(&id);
                 self.polled_by.remove(&id);
                 self.overrun.remove(&id);
             }
-            Ends::Other => {}
+            ObjectKind::Other => {}
         }
         let object = self.objects.take(id);
         let rkey = rkey.or_else(|| object.as_ref()?.rkey);
-        Ending { object, region, rkey }
+        Destruction { object, region, rkey }
     }
 
     /// After its destruction, which may have failed.
-    pub fn ended(&mut self, id: Id, ending: Ending, has_failed: bool) {
-        let Ending { object, region, rkey } = ending;
+    pub fn ended(&mut self, id: Id, ending: Destruction, has_failed: bool) {
+        let Destruction { object, region, rkey } = ending;
         if !has_failed {
             self.cqs.remove(&id);
             self.qp_numbers.remove(&id);
@@ -411,7 +411,7 @@ mod tests {
         state.made((1, 6), "QP 0x11".into(), None);
         state.made_qp((1, 0x11), Queues::new(qp_type::RC, [(1, 5); 2], 4));
         state.made((1, 7), "MR".into(), Some((1, 0x700)));
-        state.made_region((1, 0x700), Some(Region::new(0, 1, 0)));
+        state.made_region((1, 0x700), Some(MrRange::new(0, 1, 0)));
         state.made_srq((1, 8));
         state.device_closed(1);
         assert_eq!(state.reports.count(), 3);

@@ -7,7 +7,7 @@ use crate::tools::{favoured, run, Done, Running};
 use gdrcore_core::{Error, Result};
 use gdrcore_net::reason;
 use gdrcore_net::rights::Foreign;
-use gdrcore_net::shm::relay::Ends;
+use gdrcore_net::shm::relay::RingDescriptors;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX, VERSIONS,
 };
@@ -275,14 +275,14 @@ impl Raw {
     }
 
     /// The same, with rings.
-    pub fn greet_with_rings(&mut self) -> (Welcome, Ends) {
+    pub fn greet_with_rings(&mut self) -> (Welcome, RingDescriptors) {
         let features = feature::DIRECT | feature::RELAY;
         self.say(1, Message::Hello(Hello { features, ..hello() }));
         match self.hear() {
             Some((Envelope { status: 0, message: Message::Welcome(w), .. }, m)) => {
                 let [up, down, bell, none] = m.fds.map(|fd| fd.map(Foreign::trusted));
                 assert!(none.is_none());
-                (w, Ends::from_descriptors([up, down, bell]).expect("rings"))
+                (w, RingDescriptors::from_descriptors([up, down, bell]).expect("rings"))
             }
             other => panic!("{other:?}"),
         }

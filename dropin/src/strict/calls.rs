@@ -15,8 +15,8 @@ use gdrcore_core::verbs::types::{access, wr_opcode, AhAttr, QpAttr, QpCap};
 use gdrcore_core::{copy_qp_attr, copy_qp_cap, refuse};
 use gdrcore_strict::attributes::Ways;
 use gdrcore_strict::posting::{Posting, Posts};
-use gdrcore_strict::queues::Place;
-use gdrcore_strict::state::{Ending, State};
+use gdrcore_strict::queues::QueueKey;
+use gdrcore_strict::state::{Destruction, State};
 
 /// What was seen before a call, for after it.
 pub enum Seen {
@@ -26,7 +26,7 @@ pub enum Seen {
     /// The call posts requests, and says at an address at which of them it failed.
     Posting(Posting, usize),
     /// The call destroys an object.
-    Ending(Ending),
+    Destruction(Destruction),
 }
 
 impl Seen {
@@ -66,10 +66,10 @@ pub fn note_call(state: &mut State, call: &Call, args: &Args) -> Seen {
         "ibv_bind_mw" => return bind(state, at, args[2]),
         "ibv_post_recv" => {
             let Some((_, key)) = qp_of(at) else { return Seen::Nothing };
-            return seen(state.recvs(Place::Recv(key), key.0, args[1]), args[1], args[2]);
+            return seen(state.recvs(QueueKey::Recv(key), key.0, args[1]), args[1], args[2]);
         }
         "ibv_post_srq_recv" => {
-            let (place, device) = (Place::Shared(id(at)), device_of_srq(at));
+            let (place, device) = (QueueKey::Shared(id(at)), device_of_srq(at));
             return seen(state.recvs(place, device, args[1]), args[1], args[2]);
         }
         "ibv_create_qp" => queue_sizes(state, peek::<ibv_qp_init_attr>(args[1])),
@@ -90,7 +90,7 @@ pub fn note_call(state: &mut State, call: &Call, args: &Args) -> Seen {
         _ => {}
     }
     match ended_by(call, at) {
-        Some((what, rkey)) => Seen::Ending(state.ending(id(at), &what, rkey)),
+        Some((what, rkey)) => Seen::Destruction(state.ending(id(at), &what, rkey)),
         None => Seen::Nothing,
     }
 }
@@ -148,7 +148,7 @@ pub fn note_result(
             let _ = host::place(bad as u64, &first_left.to_ne_bytes());
             return error.is_none().then_some(libc::ENOMEM);
         }
-        Seen::Ending(ending) => {
+        Seen::Destruction(ending) => {
             state.ended(id(args[0]), ending, error.is_some());
             return None;
         }

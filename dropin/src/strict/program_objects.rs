@@ -10,10 +10,10 @@ use crate::srq_verbs::Srq;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use gdrcore_calls::{Arg, Call, Outcome};
-use gdrcore_strict::memory::{region_words, MrKey, Region};
+use gdrcore_strict::memory::{mr_words, MrKey, MrRange};
 use gdrcore_strict::objects::Rkey;
 use gdrcore_strict::queues::{QpKey, Queues};
-use gdrcore_strict::state::Ends;
+use gdrcore_strict::state::ObjectKind;
 use gdrcore_strict::Id;
 
 /// An object, by its address.
@@ -81,8 +81,8 @@ pub fn mr_of(at: usize) -> Option<(MrKey, ibv_mr)> {
 }
 
 /// A region, whose first byte has this address in requests.
-pub fn region_of(mr: &ibv_mr, iova: u64) -> Region {
-    Region::new(mr.addr as u64, mr.length as u64, iova)
+pub fn region_of(mr: &ibv_mr, iova: u64) -> MrRange {
+    MrRange::new(mr.addr as u64, mr.length as u64, iova)
 }
 
 /// The remote key of a region or window, and its device.
@@ -111,19 +111,19 @@ pub fn made_by(call: &Call) -> Option<Arg> {
 }
 
 /// The object that a call destroys: its first argument, and the key that ends with it.
-pub fn ended_by(call: &Call, at: usize) -> Option<(Ends, Option<Rkey>)> {
+pub fn ended_by(call: &Call, at: usize) -> Option<(ObjectKind, Option<Rkey>)> {
     let of = |what| Some((what, None));
     match call.name {
-        "ibv_destroy_qp" => of(qp_of(at).map_or(Ends::Other, |(_, key)| Ends::Qp(key))),
-        "ibv_destroy_cq" => of(Ends::Cq),
-        "ibv_destroy_srq" => of(Ends::Srq),
-        "ibv_destroy_ah" => of(Ends::Ah),
+        "ibv_destroy_qp" => of(qp_of(at).map_or(ObjectKind::Other, |(_, key)| ObjectKind::Qp(key))),
+        "ibv_destroy_cq" => of(ObjectKind::Cq),
+        "ibv_destroy_srq" => of(ObjectKind::Srq),
+        "ibv_destroy_ah" => of(ObjectKind::Ah),
         "ibv_dereg_mr" => {
-            let what = mr_of(at).map_or(Ends::Other, |(key, _)| Ends::Mr(key));
+            let what = mr_of(at).map_or(ObjectKind::Other, |(key, _)| ObjectKind::Mr(key));
             Some((what, rkey_of(Arg::Mr, at)))
         }
-        "ibv_dealloc_mw" => Some((Ends::Other, rkey_of(Arg::Mw, at))),
-        "ibv_dealloc_pd" | "ibv_free_dm" => of(Ends::Other),
+        "ibv_dealloc_mw" => Some((ObjectKind::Other, rkey_of(Arg::Mw, at))),
+        "ibv_dealloc_pd" | "ibv_free_dm" => of(ObjectKind::Other),
         _ => None,
     }
 }
@@ -136,7 +136,7 @@ pub fn words(kind: Arg, at: usize) -> String {
         Arg::Mr => {
             let [addr, len] = [offset_of!(ibv_mr, addr), offset_of!(ibv_mr, length)]
                 .map(|offset| peek::<u64>(at + offset).unwrap_or(0));
-            region_words(addr, len)
+            mr_words(addr, len)
         }
         Arg::Pd => "PD".into(),
         Arg::Mw => "MW".into(),

@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(&get(attribute::NODE_DESCRIPTION, 0).data()[..6], b"gdrc7\0");
         assert_eq!(get(attribute::PKEY_TABLE, 0).data()[..4], [0xff, 0xff, 0, 0]);
         assert_eq!(get(attribute::PKEY_TABLE, 1).data()[..4], [0; 4]);
-        assert_eq!(get(attribute::SWITCH_INFO, 0).status(), status::NO_SUCH_ATTRIBUTE);
+        assert_eq!(get(0x12, 0).status(), status::NO_SUCH_ATTRIBUTE);
         let set = ask(class::SMP, method::SET, attribute::PORT_INFO, 1);
         assert_eq!(set.status(), status::NO_SUCH_ATTRIBUTE);
         assert_eq!(ask(class::SMP, 9, attribute::PORT_INFO, 1).status(), status::NO_SUCH_METHOD);

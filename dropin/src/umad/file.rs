@@ -2,7 +2,7 @@
 
 use super::agents::{self, PortFacts};
 use super::mad::{self, class, Mad};
-use super::proto::{self, Agent, Head};
+use super::proto::{self, Agent, UmadHeader};
 use crate::adapter::Adapter;
 use crate::env;
 use crate::hca::Hca;
@@ -39,12 +39,12 @@ pub struct File {
     agents: [Option<Agent>; AGENTS],
     /// The first half of its transaction ids, which assigns answers to the file.
     transactions: u32,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingRequest>,
 }
 
 /// A request without an answer yet.
-struct Waiting {
-    head: Head,
+struct PendingRequest {
+    head: UmadHeader,
     mad: Mad,
     to: AhAttr,
     timeout: Duration,
@@ -137,7 +137,7 @@ impl File {
     }
 
     /// Gives the program a datagram.
-    fn deliver(&self, head: &Head, agent: u32, status: i32, mad: &[u8]) {
+    fn deliver(&self, head: &UmadHeader, agent: u32, status: i32, mad: &[u8]) {
         let message = head.message(agent, status, mad, self.head);
         // A program that reads nothing loses datagrams, as any receiver does.
         // SAFETY: bytes of the length that is given.
@@ -152,12 +152,12 @@ impl File {
     }
 
     /// Ends a request without an answer: returns the request's own head to the program.
-    fn fail(&self, head: &Head, mad: &Mad, errno: i32) {
+    fn fail(&self, head: &UmadHeader, mad: &Mad, errno: i32) {
         self.deliver(head, head.agent(), errno, &mad.bytes()[..mad::HEAD]);
     }
 
     fn written(&mut self, bytes: &[u8]) {
-        let Some((head, mut mad)) = Head::split(bytes, self.head) else { return };
+        let Some((head, mut mad)) = UmadHeader::split(bytes, self.head) else { return };
         if self.agents.get(head.agent() as usize).is_none_or(Option::is_none) {
             return self.fail(&head, &mad, libc::EINVAL);
         }
@@ -189,7 +189,7 @@ impl File {
     /// # Errors
     /// [`Error::TimedOut`]: the address is no port's. [`Error::Again`]: too many requests wait.
     /// Those of the device.
-    fn leave(&mut self, head: &Head, mad: &Mad) -> Result<()> {
+    fn leave(&mut self, head: &UmadHeader, mad: &Mad) -> Result<()> {
         let to_subnet = matches!(mad.class(), class::SMP | class::DIRECTED | class::ADMINISTRATION);
         let dgid = head.gid().or_else(|| self.adapter.gid_of_lid(head.lid()));
         if to_subnet {
@@ -210,7 +210,7 @@ impl File {
         self.device()?.send_other_mad(&to, mad.bytes())?;
         if waits {
             let timeout = Duration::from_millis(head.timeout_ms().into());
-            self.waiting.push(Waiting {
+            self.waiting.push(PendingRequest {
                 head: *head,
                 mad: mad.clone(),
                 to,
@@ -231,7 +231,7 @@ impl File {
     pub fn expire(&mut self, now: Instant) {
         let (late, rest) = self.waiting.drain(..).partition(|w| w.deadline <= now);
         self.waiting = rest;
-        let late: Vec<Waiting> = late;
+        let late: Vec<PendingRequest> = late;
         for mut w in late {
             match (w.retries, self.hca) {
                 (1.., Some(hca)) => {
@@ -249,7 +249,7 @@ impl File {
     /// Takes a datagram from another port. False: no agent of this file wants it.
     pub fn receive(&mut self, from: &[u8; 16], mad: &Mad) -> bool {
         if mad.is_response() {
-            let asked = |w: &Waiting| {
+            let asked = |w: &PendingRequest| {
                 (w.mad.transaction(), w.mad.class()) == (mad.transaction(), mad.class())
                     && w.to.dgid == *from
             };
@@ -262,7 +262,7 @@ impl File {
         let Some(agent) = taker else { return false };
         let lid = u16::from_be_bytes([from[14], from[15]]);
         let lid = if self.adapter.gid_of_lid(lid).as_ref() == Some(from) { lid } else { 0 };
-        self.deliver(&Head::from_sender(from, lid), agent as u32, 0, mad.bytes());
+        self.deliver(&UmadHeader::from_sender(from, lid), agent as u32, 0, mad.bytes());
         true
     }
 
@@ -360,10 +360,10 @@ mod tests {
         Agent { qpn: 1, class, methods, oui: [0, 0, 0], flags: 0 }
     }
 
-    fn waiting(mad: &Mad, dgid: [u8; 16], retries: u32) -> Waiting {
+    fn waiting(mad: &Mad, dgid: [u8; 16], retries: u32) -> PendingRequest {
         let timeout = Duration::from_secs(1);
-        Waiting {
-            head: Head::from_sender(&dgid, 0),
+        PendingRequest {
+            head: UmadHeader::from_sender(&dgid, 0),
             mad: mad.clone(),
             to: AhAttr { dgid, ..AhAttr::default() },
             timeout,

@@ -29,8 +29,6 @@ pub mod attribute {
     pub const CLASS_PORT_INFO: u16 = 0x01;
     pub const NODE_DESCRIPTION: u16 = 0x10;
     pub const NODE_INFO: u16 = 0x11;
-    #[cfg(test)]
-    pub const SWITCH_INFO: u16 = 0x12;
     pub const GUID_INFO: u16 = 0x14;
     pub const PORT_INFO: u16 = 0x15;
     pub const PKEY_TABLE: u16 = 0x16;

@@ -51,13 +51,7 @@ static FILES: ForkLock<Files> = ForkLock::new(Files { pid: 0, open: Vec::new() }
 
 static THREAD: HelperThread = HelperThread::new();
 
-extern "C" fn hold() {
-    FILES.hold();
-}
-
-extern "C" fn release() {
-    FILES.release();
-}
+fork_handlers!(FILES);
 
 /// From now on holds the locks of the list of devices and of the files around every fork. Call this
 /// before a device is open. `has_lid`: others may query the port's counters, so this starts the

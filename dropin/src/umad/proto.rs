@@ -13,24 +13,24 @@ pub const ROOM: usize = HEAD + MAD + 1;
 
 /// A head. Fields in network byte order are stored as the program has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head([u8; HEAD]);
+pub struct UmadHeader([u8; HEAD]);
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
 }
 
-impl Head {
+impl UmadHeader {
     /// Splits a program's write into head and datagram. `len`: bytes of the file's heads. `None`:
     /// too short or too long.
-    pub fn split(bytes: &[u8], len: usize) -> Option<(Head, Mad)> {
+    pub fn split(bytes: &[u8], len: usize) -> Option<(UmadHeader, Mad)> {
         let mut head = [0; HEAD];
         head[..len].copy_from_slice(bytes.get(..len)?);
-        Some((Head(head), Mad::parse(&bytes[len..])?))
+        Some((UmadHeader(head), Mad::parse(&bytes[len..])?))
     }
 
     /// The head of an unsolicited datagram: the sender's GID, and its LID if it has one.
-    pub fn from_sender(gid: &[u8; 16], lid: u16) -> Head {
-        let mut head = Head([0; HEAD]);
+    pub fn from_sender(gid: &[u8; 16], lid: u16) -> UmadHeader {
+        let mut head = UmadHeader([0; HEAD]);
         head.0[20..24].copy_from_slice(&1u32.to_be_bytes());
         head.0[28..30].copy_from_slice(&lid.to_be_bytes());
         head.0[32] = 1;
@@ -159,15 +159,15 @@ mod tests {
     fn heads_have_two_lengths() {
         let mad = Mad::request(4, 1, 0x12, 0);
         for len in [HEAD, OLD_HEAD] {
-            let bytes = Head::from_sender(&[7; 16], 5).message(3, 0, mad.bytes(), len);
+            let bytes = UmadHeader::from_sender(&[7; 16], 5).message(3, 0, mad.bytes(), len);
             assert_eq!(bytes.len(), len + MAD);
-            let (head, back) = Head::split(&bytes, len).unwrap();
+            let (head, back) = UmadHeader::split(&bytes, len).unwrap();
             assert_eq!((head.agent(), head.lid(), head.gid()), (3, 5, Some([7; 16])));
             assert_eq!(back, mad);
-            assert_eq!(Head::split(&bytes[..len + 23], len), None);
-            assert_eq!(Head::split(&bytes[..len - 1], len), None);
+            assert_eq!(UmadHeader::split(&bytes[..len + 23], len), None);
+            assert_eq!(UmadHeader::split(&bytes[..len - 1], len), None);
         }
         let longer = [0; HEAD + MAD + 1];
-        assert_eq!(Head::split(&longer, HEAD), None);
+        assert_eq!(UmadHeader::split(&longer, HEAD), None);
     }
 }

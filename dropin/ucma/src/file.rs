@@ -156,12 +156,6 @@ impl<D: Devices> Files<D> {
             s.session.close(file.channel);
         }
     }
-
-    /// The number of open files and ids, for tests of leaks.
-    pub fn open_count(&self) -> (usize, usize) {
-        let s = self.state();
-        (s.open.len(), s.session.ids())
-    }
 }
 
 impl<D: Devices> State<D> {

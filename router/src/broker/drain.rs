@@ -1,28 +1,26 @@
 //! Draining, before the router ends: it refuses new sessions and routes, and present sessions may
 //! end in order.
 
-use super::{because, errno, Action, Broker, Refusal, State};
+use super::{errno, refusal, Action, Broker, Refusal, SessionId, SessionState, UpSession};
 use gdrcore_net::via::proto::{Drain, Envelope, Message, Text};
 
 impl Broker {
     /// Refuses new sessions and routes from here on, and sets `until` as the end of the router.
     /// Notifies all sessions. A later call changes the time.
-    pub fn drain(&mut self, now: u64, until: u64, out: &mut Vec<Action>) {
+    pub fn drain(&mut self, now: u64, until: u64) {
         self.drains_until = Some(until);
         let left = until.saturating_sub(now) / 1_000_000;
         let news = Drain {
             deadline_ms: u32::try_from(left).unwrap_or(u32::MAX),
             text: Text::new("the router is about to end"),
         };
-        for (&id, session) in &mut self.sessions {
-            if let State::Up(up) = &mut session.state {
-                let e = Envelope::new(up.next_seq(), Message::Drain(news));
-                out.push(Action::Send(id, e));
-            }
-        }
-        let waits = |(_, s): &(_, &super::BrokerSession)| matches!(s.state, State::Waits(_));
-        for id in self.sessions().filter(waits).map(|(id, _)| id).collect::<Vec<_>>() {
-            self.end(now, id, draining(), out);
+        let tell = |(id, up): (SessionId, &mut UpSession)| {
+            Action::Send(id, Envelope::new(up.next_seq(), Message::Drain(news)))
+        };
+        let told: Vec<_> = self.all_up_mut().map(tell).collect();
+        self.out.extend(told);
+        for id in self.ids(|state| matches!(state, SessionState::Waits(_))) {
+            self.end(now, id, draining());
         }
     }
 
@@ -50,5 +48,5 @@ impl Broker {
 }
 
 fn draining() -> Refusal {
-    because!(errno::SHUTDOWN, "the router is about to end and begins nothing new")
+    refusal!(errno::SHUTDOWN, "the router is about to end and begins nothing new")
 }

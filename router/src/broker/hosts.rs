@@ -4,19 +4,19 @@
 //! here waits for a report. Until an adapter has listed all tenants, a route to an unknown address
 //! is kept for a while.
 
-mod known;
-mod waiting;
+mod far_tenants;
+mod kept_routes;
 
-pub(super) use known::Known;
-pub(super) use waiting::Waiting;
+pub(super) use far_tenants::FarTenants;
+pub(super) use kept_routes::KeptRoutes;
 
 use super::route::{by_rings, check_talk_to};
-use super::session::To;
-use super::{because, errno, Action, Broker, Refusal, Routed, SessionId, State, Up};
+use super::session::RouteEnd;
+use super::{errno, refusal, Broker, Refusal, Routed, SessionId, UpSession};
 use crate::policy::{show, wants, Placed, Tenant};
+use far_tenants::Gid;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::Route;
-use known::Gid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -64,11 +64,11 @@ impl Broker {
     ///
     /// # Errors
     /// In words: the tenant has an invalid place. Nothing has changed then.
-    pub fn map(&mut self, now: u64, event: MapEvent, out: &mut Vec<Action>) -> Result<(), String> {
+    pub fn map(&mut self, now: u64, event: MapEvent) -> Result<(), String> {
         match event {
             MapEvent::Snapshot(all) => self.replace(all),
             MapEvent::Begin(network) => self.far.begin(&network),
-            MapEvent::Put(placed) => return self.put(now, placed, out),
+            MapEvent::Put(placed) => return self.put(now, placed),
             MapEvent::Gone { network, gid, stale: true } => self.far.age(now, &network, &gid),
             MapEvent::Gone { network, gid, stale: false } => {
                 if self.far.remove(&network, &gid).is_some() {
@@ -77,16 +77,16 @@ impl Broker {
             }
             MapEvent::End(network) => {
                 self.far.end(now, &network);
-                self.route_again(now, &network, None, out);
+                self.route_again(now, &network, None);
             }
             MapEvent::Store(network, up) => {
                 self.far.set_up(&network, up);
                 if up {
-                    self.route_again(now, &network, None, out);
+                    self.route_again(now, &network, None);
                 }
             }
             MapEvent::Denied { network, gid, holder } => {
-                self.deny(now, &network, gid, &holder, out);
+                self.deny(now, &network, gid, &holder);
             }
             MapEvent::Claimed(network, gid) => {
                 self.far.accept(&network, &gid);
@@ -109,22 +109,23 @@ impl Broker {
             }
         }
         let (silent, changes) = (std::mem::take(&mut self.far.silent), self.far.changes + 1);
-        self.far = Known::default();
+        self.far = FarTenants::default();
         (self.far.silent, self.far.changes) = (silent, changes);
         // This cannot fail: a file has fewer tenants than the limit.
         all.into_iter().for_each(|placed| drop(self.far.put(placed)));
-        for session in self.sessions.values_mut() {
-            let State::Up(up) = &mut session.state else { continue };
+        let far = std::mem::take(&mut self.far);
+        for (_, up) in self.all_up_mut() {
             let network = &up.tenant.network;
-            let known = |to: &To| match to {
-                To::Session(_) | To::Outside(_) => true,
-                To::Far(gid) => self.far.find(network, gid).is_some(),
+            let known = |to: &RouteEnd| match to {
+                RouteEnd::Session(_) | RouteEnd::Outside(_) => true,
+                RouteEnd::Far(gid) => far.find(network, gid).is_some(),
             };
             up.routes.retain(|to, _| known(to));
         }
+        self.far = far;
     }
 
-    fn put(&mut self, now: u64, placed: Placed, out: &mut Vec<Action>) -> Result<(), String> {
+    fn put(&mut self, now: u64, placed: Placed) -> Result<(), String> {
         let own = self.policy.host.as_ref();
         if own.is_some_and(|own| *own.id == *placed.host) {
             return Err(format!("host {} is this one", placed.host));
@@ -134,7 +135,7 @@ impl Broker {
         }
         let (network, gid, host) = (placed.network.clone(), placed.gid, placed.host.clone());
         if self.own_placed(&network, &gid).is_some() {
-            self.deny(now, &network, gid, &host, out);
+            self.deny(now, &network, gid, &host);
         }
         let is_new = self.far.find(&network, &gid).is_none();
         for lost in self.far.put(placed)? {
@@ -143,14 +144,9 @@ impl Broker {
             }
         }
         if is_new {
-            let here = |up: &Up| *up.tenant.network == *network && up.gid == gid;
-            let ids = self.all_up().filter(|(_, up)| here(up)).map(|(id, _)| id);
-            for id in ids.collect::<Vec<_>>() {
-                let vip = show(&gid);
-                let why = because!(errno::IN_USE, "address {vip} is a tenant's of host {host} now");
-                self.end(now, id, why, out);
-            }
-            self.route_again(now, &network, Some(&gid), out);
+            let why = format!("address {} is a tenant's of host {host} now", show(&gid));
+            self.end_at(now, &network, &gid, &why);
+            self.route_again(now, &network, Some(&gid));
         }
         Ok(())
     }
@@ -162,13 +158,18 @@ impl Broker {
     }
 
     /// Ends the sessions of a tenant whose address another host has.
-    fn deny(&mut self, now: u64, network: &str, gid: Gid, holder: &str, out: &mut Vec<Action>) {
+    fn deny(&mut self, now: u64, network: &str, gid: Gid, holder: &str) {
         let Some(tenant) = self.own_placed(network, &gid) else { return };
         let why = held(&tenant.name, &gid, holder);
         self.far.deny(network, gid, holder);
-        let here = |up: &Up| up.tenant.network == network && up.gid == gid;
+        self.end_at(now, network, &gid, &why);
+    }
+
+    /// Ends the sessions with an address that another host has.
+    fn end_at(&mut self, now: u64, network: &str, gid: &Gid, why: &str) {
+        let here = |up: &UpSession| up.tenant.network == network && up.gid == *gid;
         for id in self.all_up().filter(|(_, up)| here(up)).map(|(id, _)| id).collect::<Vec<_>>() {
-            self.end(now, id, because!(errno::IN_USE, "{why}"), out);
+            self.end(now, id, refusal!(errno::IN_USE, "{why}"));
         }
     }
 
@@ -186,11 +187,8 @@ impl Broker {
     }
 
     fn forget_routes(&mut self, network: &str, gid: &Gid) {
-        for session in self.sessions.values_mut() {
-            let State::Up(up) = &mut session.state else { continue };
-            if up.tenant.network == network {
-                up.routes.remove(&To::Far(*gid));
-            }
+        for (_, up) in self.all_up_mut().filter(|(_, up)| up.tenant.network == network) {
+            up.routes.remove(&RouteEnd::Far(*gid));
         }
     }
 
@@ -210,16 +208,16 @@ impl Broker {
 
     /// Forgets tenants that no host has renewed for ten minutes, and refuses routes that have
     /// waited long enough.
-    pub(super) fn tick_far(&mut self, now: u64, out: &mut Vec<Action>) {
+    pub(super) fn tick_far(&mut self, now: u64) {
         for gone in self.far.expire(now) {
             self.forget_routes(&gone.network, &gone.gid);
         }
-        self.refuse_late(now, out);
+        self.refuse_late(now);
     }
 
     /// The time of the next [`Broker::tick_far`].
     pub(super) fn far_deadline(&self) -> Option<u64> {
-        self.far.deadline().into_iter().chain(self.waiting.deadline()).min()
+        self.far.deadline().into_iter().chain(self.kept_routes.deadline()).min()
     }
 
     /// The number of changes of other hosts' tenants.
@@ -256,7 +254,7 @@ impl Broker {
     /// [`Broker::may_reach`]. Cost for each tenant: that of the session's `allow` list.
     pub fn reach<'b>(
         &'b self,
-        up: &'b Up,
+        up: &'b UpSession,
         all: &'b [Arc<Placed>],
     ) -> impl Iterator<Item = bool> + 'b {
         let (name, network) = (&up.tenant.name, up.tenant.network.as_str());
@@ -278,14 +276,14 @@ impl Broker {
     /// Whether a session and a tenant of another host may talk. Both are of one network, the
     /// session has rings and an identity on the wire, and policy allows it. Each host checks its
     /// own policy for both directions.
-    pub fn may_reach(&self, up: &Up, far: &Placed) -> bool {
+    pub fn may_reach(&self, up: &UpSession, far: &Placed) -> bool {
         up.relays && *up.tenant.network == *far.network && self.allowed(up, far).is_ok()
     }
 
-    fn allowed(&self, up: &Up, far: &Placed) -> Result<(), Refusal> {
+    fn allowed(&self, up: &UpSession, far: &Placed) -> Result<(), Refusal> {
         let name = &up.tenant.name;
         if up.tenant.place.is_none() {
-            return Err(because!(
+            return Err(refusal!(
                 errno::ACCESS,
                 "the map of hosts has no blocks for tenant {name} of this host, by which {} would \
                  know it",
@@ -307,25 +305,29 @@ impl Broker {
 
     /// A route to a tenant of another host, by the rings and the wire. `None`: no tenant of another
     /// host has the address.
-    pub(super) fn far(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
+    pub(super) fn route_far(
+        &mut self,
+        id: SessionId,
+        route: &Route,
+    ) -> Result<Option<Routed>, Refusal> {
         let up = self.asking(id)?;
         let Some(far) = self.far.find(&up.tenant.network, &route.gid) else { return Ok(None) };
         self.allowed(up, far)?;
         let (gid, host, qpn) = (show(&route.gid), &far.host, route.qpn);
         if !up.relays {
-            return Err(because!(
+            return Err(refusal!(
                 errno::UNSUPPORTED,
                 "{gid} is on host {host}, and the session has no rings"
             ));
         }
         if !far.blocks.contains(&(qpn / QPN_UNIT)) {
-            return Err(because!(
+            return Err(refusal!(
                 errno::UNREACHABLE,
                 "{gid} on host {host} can't have a queue pair {qpn:#x}: the number is wrong"
             ));
         }
         if self.far.silent.contains(&**host) {
-            return Err(because!(
+            return Err(refusal!(
                 errno::UNREACHABLE,
                 "{gid} is on host {host}, at {}, where no router listens",
                 far.at
@@ -333,7 +335,7 @@ impl Broker {
         }
         let (qpns, mtu) = (far.blocks.clone(), self.mtu);
         let up = self.asking_mut(id)?;
-        let route = up.route_to(To::Far(route.gid))?;
+        let route = up.route_to(RouteEnd::Far(route.gid))?;
         Ok(Some(by_rings(route, 0, &qpns, mtu)))
     }
 }

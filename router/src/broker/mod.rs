@@ -20,16 +20,16 @@ mod welcome;
 
 pub use hosts::MapEvent;
 pub use resume::{Keys, LEARN_NS};
-pub use session::{BrokerSession, SessionId, State, To, Up};
+pub use session::{BrokerSession, RouteEnd, SessionId, SessionState, UpSession};
 pub use token::KEY;
 
-use crate::identity::{PeerFacts, World};
+use crate::identity::{FindNetns, PeerFacts};
 use crate::policy::Policy;
 use blocks::Blocks;
 use gdrcore_net::via::proto::{
     route_event, Bye, Envelope, Link, Message, RouteEvent, Routed, Service, Text,
 };
-use hosts::{Known, Waiting};
+use hosts::{FarTenants, KeptRoutes};
 use session::HELLO_NS;
 use std::collections::{BTreeMap, BTreeSet};
 use vips::Vips;
@@ -77,12 +77,15 @@ pub struct Broker {
     last: SessionId,
     blocks: Blocks,
     vips: Vips,
-    far: Known,
-    waiting: Waiting,
+    far: FarTenants,
+    kept_routes: KeptRoutes,
     /// GIDs of the devices that execute verbs, by their names.
     devices: BTreeMap<String, [u8; 16]>,
     mtu: u32,
     isolated: bool,
+    netns: FindNetns,
+    /// See [`Broker::take_actions`].
+    out: Vec<Action>,
 }
 
 /// Limit of the ports at which sessions with rings listen.
@@ -106,7 +109,7 @@ mod errno {
 }
 
 fn no_session() -> Refusal {
-    because!(errno::INVALID, "no session")
+    refusal!(errno::INVALID, "no session")
 }
 
 /// Whether a tenant may have one more of something that all tenants share. It must leave as many
@@ -118,14 +121,15 @@ fn leaves_enough(own: usize, all: usize, most: usize) -> bool {
 /// A refusal: errno and why.
 type Refusal = (i32, String);
 
-macro_rules! because {
+macro_rules! refusal {
     ($errno:expr, $($words:tt)+) => { ($errno, format!($($words)+)) };
 }
-use because;
+use refusal;
 
 impl Broker {
-    /// A broker without sessions. `epoch`: the number of this run of the router.
-    pub fn new(policy: Policy, epoch: u64) -> Broker {
+    /// A broker without sessions. `epoch`: the number of this run of the router. `netns`: finds the
+    /// namespaces that a policy names.
+    pub fn new(policy: Policy, epoch: u64, netns: FindNetns) -> Broker {
         let mut broker = Broker {
             policy,
             epoch,
@@ -135,14 +139,21 @@ impl Broker {
             last: 0,
             blocks: Blocks::default(),
             vips: Vips::default(),
-            far: Known::default(),
-            waiting: Waiting::default(),
+            far: FarTenants::default(),
+            kept_routes: KeptRoutes::default(),
             devices: BTreeMap::new(),
             mtu: MTU,
             isolated: false,
+            netns,
+            out: Vec::new(),
         };
         broker.map_again();
         broker
+    }
+
+    /// What the daemon has to do for all that was called since the last call of this, in order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.out)
     }
 
     /// The device of this name, which executes the verbs of tenants, has this GID: they have it.
@@ -204,80 +215,49 @@ impl Broker {
         }
         self.sessions.insert(
             self.last,
-            BrokerSession { seen, tenant: String::new(), state: State::New(now) },
+            BrokerSession { seen, tenant: String::new(), state: SessionState::New(now) },
         );
         self.last
     }
 
     /// Handles a session's datagram, which came with so many descriptors.
-    pub fn handle(
-        &mut self,
-        now: u64,
-        id: SessionId,
-        bytes: &[u8],
-        fds: usize,
-        world: &dyn World,
-        out: &mut Vec<Action>,
-    ) {
+    pub fn handle(&mut self, now: u64, id: SessionId, bytes: &[u8], fds: usize) {
         let Some(session) = self.sessions.get(&id) else { return };
-        let is_up = matches!(session.state, State::Up(_));
-        let is_new = matches!(session.state, State::New(_));
+        let is_up = matches!(session.state, SessionState::Up(_));
+        let is_new = matches!(session.state, SessionState::New(_));
         let e = match Envelope::parse(bytes) {
             Ok(e) => e,
-            Err(fault) => return self.end(now, id, because!(fault.errno(), "{fault}"), out),
+            Err(fault) => return self.end(now, id, refusal!(fault.errno(), "{fault}")),
         };
         let kind = e.message.kind();
         if fds > 0 {
             return self.end(
                 now,
                 id,
-                because!(errno::PROTOCOL, "message {kind} with {fds} descriptors, and it has none"),
-                out,
+                refusal!(errno::PROTOCOL, "message {kind} with {fds} descriptors, and it has none"),
             );
         }
         if self.find_up(id).is_some_and(|up| up.tenant.device.is_some())
             && !matches!(e.message, Message::Ping(()) | Message::Bye(_))
         {
             let why = "which a session on the router's device does not send";
-            return self.end(now, id, because!(errno::PROTOCOL, "message {kind}, {why}"), out);
+            return self.end(now, id, refusal!(errno::PROTOCOL, "message {kind}, {why}"));
+        }
+        if is_up && !e.answer {
+            if let Some(status) = self.request(id, &e.message) {
+                return self.out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
+            }
         }
         match (is_up, e.answer, e.message) {
             (false, false, Message::Hello(hello)) if is_new => {
-                if !self.answer_later(id, e.seq, &hello, world, out) {
-                    self.hello(now, id, e.seq, &hello, world, out);
+                match self.hold_back(id, e.seq, &hello) {
+                    Ok(true) => {}
+                    Ok(false) => self.hello(now, id, e.seq, &hello),
+                    Err(refusal) => self.refuse(id, e.seq, refusal),
                 }
             }
-            (_, false, Message::Bye(_)) => self.leave(now, id, out),
-            (true, false, Message::Route(route)) => self.route(now, id, e.seq, &route, out),
-            (true, false, Message::Unroute(unroute)) => {
-                let known = self.up_mut(id).is_some_and(|up| {
-                    let before = up.routes.len();
-                    up.routes.retain(|_, &mut n| n != unroute.route);
-                    up.routes.len() < before
-                });
-                let status = if known { 0 } else { -errno::INVALID };
-                out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
-            }
-            (true, false, Message::Listen(service)) => {
-                let status = self.listen(id, &service).map_or_else(|n| -n, |()| 0);
-                // Before the answer: the program announces the port only after the answer, so peers
-                // find the listener.
-                if status == 0 && self.find_up(id).is_some_and(|up| up.relays) {
-                    out.push(Action::Listen(id, service, true));
-                }
-                out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
-            }
-            (true, false, Message::Unlisten(s)) => {
-                let known = self.up_mut(id).is_some_and(|up| up.listens.remove(&(s.space, s.port)));
-                if known && self.find_up(id).is_some_and(|up| up.relays) {
-                    out.push(Action::Listen(id, s, false));
-                }
-                let status = if known { 0 } else { -errno::INVALID };
-                out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
-            }
-            (true, false, Message::Ping(())) => {
-                out.push(Action::Send(id, Envelope::answer(e.seq, 0, e.message)))
-            }
+            (_, false, Message::Bye(_)) => self.leave(now, id),
+            (true, false, Message::Route(route)) => self.route(now, id, e.seq, &route),
             (true, true, Message::Ping(())) => {}
             (true, true, Message::Link(_))
                 if self.up_mut(id).is_some_and(|up| up.unanswered.remove(&e.seq).is_some()) => {}
@@ -289,23 +269,22 @@ impl Broker {
                 self.end(
                     now,
                     id,
-                    because!(errno::PROTOCOL, "{before}{what} {kind}, which is not expected"),
-                    out,
+                    refusal!(errno::PROTOCOL, "{before}{what} {kind}, which is not expected"),
                 );
             }
         }
     }
 
     /// A session's process has ended, or its connection.
-    pub fn end_session(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
+    pub fn end_session(&mut self, now: u64, id: SessionId) {
         if self.sessions.contains_key(&id) {
-            self.leave(now, id, out);
+            self.leave(now, id);
         }
     }
 
     /// Ends a session, and tells `why` to its program and to the log.
-    pub fn expel(&mut self, now: u64, id: SessionId, errno: i32, why: &str, out: &mut Vec<Action>) {
-        self.end(now, id, because!(errno, "{why}"), out);
+    pub fn expel(&mut self, now: u64, id: SessionId, errno: i32, why: &str) {
+        self.end(now, id, refusal!(errno, "{why}"));
     }
 
     /// Handles a failure to send the LINK of an [`Action::Connect`] or to make its sockets. The
@@ -318,24 +297,22 @@ impl Broker {
 
     /// Ends connections whose HELLO is late, forgets stale tenants of other hosts, and refuses late
     /// routes.
-    pub fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
-        let late = |s: &BrokerSession| match s.state {
-            State::New(since) => now.saturating_sub(since) >= HELLO_NS,
-            _ => false,
+    pub fn tick(&mut self, now: u64) {
+        let is_late = |state: &SessionState| match *state {
+            SessionState::New(since) => now.saturating_sub(since) >= HELLO_NS,
+            SessionState::Waits(_) | SessionState::Up(_) => false,
         };
-        let late: Vec<_> =
-            self.sessions.iter().filter(|(_, s)| late(s)).map(|(&id, _)| id).collect();
-        for id in late {
-            self.end(now, id, because!(errno::PROTOCOL, "no HELLO within a second"), out);
+        for id in self.ids(is_late) {
+            self.end(now, id, refusal!(errno::PROTOCOL, "no HELLO within a second"));
         }
-        self.tick_far(now, out);
+        self.tick_far(now);
     }
 
     /// The time of the next [`Broker::tick`].
     pub fn deadline(&self) -> Option<u64> {
         let of = |s: &BrokerSession| match s.state {
-            State::New(since) => Some(since + HELLO_NS),
-            State::Waits(_) | State::Up(_) => None,
+            SessionState::New(since) => Some(since + HELLO_NS),
+            SessionState::Waits(_) | SessionState::Up(_) => None,
         };
         let others = self.learns_until().into_iter().chain(self.drains_until);
         let others = others.chain(self.far_deadline());
@@ -344,29 +321,30 @@ impl Broker {
 
     /// A session that is up, and the sessions with rings that it may reach: those of its network
     /// that both policies allow, itself included.
-    pub fn peers(&self, id: SessionId) -> Option<(&Up, Vec<SessionId>)> {
+    pub fn peers(&self, id: SessionId) -> Option<(&UpSession, Vec<SessionId>)> {
         let up = self.find_up(id)?;
-        let may = |other: &Up| {
+        let may = |other: &UpSession| {
             other.relays
                 && other.tenant.network == up.tenant.network
                 && route::check_talk(up, other).is_ok()
         };
-        let of = |(peer, other): (SessionId, &Up)| (peer == id || may(other)).then_some(peer);
+        let of =
+            |(peer, other): (SessionId, &UpSession)| (peer == id || may(other)).then_some(peer);
         Some((up, self.all_up().filter_map(of).collect()))
     }
 
     /// A session that is up.
-    pub fn find_up(&self, id: SessionId) -> Option<&Up> {
+    pub fn find_up(&self, id: SessionId) -> Option<&UpSession> {
         match &self.sessions.get(&id)?.state {
-            State::Up(up) => Some(up),
-            State::New(_) | State::Waits(_) => None,
+            SessionState::Up(up) => Some(up),
+            SessionState::New(_) | SessionState::Waits(_) => None,
         }
     }
 
-    fn up_mut(&mut self, id: SessionId) -> Option<&mut Up> {
+    fn up_mut(&mut self, id: SessionId) -> Option<&mut UpSession> {
         match &mut self.sessions.get_mut(&id)?.state {
-            State::Up(up) => Some(up),
-            State::New(_) | State::Waits(_) => None,
+            SessionState::Up(up) => Some(up),
+            SessionState::New(_) | SessionState::Waits(_) => None,
         }
     }
 
@@ -374,25 +352,64 @@ impl Broker {
     ///
     /// # Errors
     /// The session is not up.
-    fn asking(&self, id: SessionId) -> Result<&Up, Refusal> {
+    fn asking(&self, id: SessionId) -> Result<&UpSession, Refusal> {
         self.find_up(id).ok_or_else(no_session)
     }
 
-    fn asking_mut(&mut self, id: SessionId) -> Result<&mut Up, Refusal> {
+    fn asking_mut(&mut self, id: SessionId) -> Result<&mut UpSession, Refusal> {
         self.up_mut(id).ok_or_else(no_session)
     }
 
-    fn all_up(&self) -> impl Iterator<Item = (SessionId, &Up)> {
+    fn all_up(&self) -> impl Iterator<Item = (SessionId, &UpSession)> {
         self.sessions.iter().filter_map(|(&id, s)| match &s.state {
-            State::Up(up) => Some((id, &**up)),
-            State::New(_) | State::Waits(_) => None,
+            SessionState::Up(up) => Some((id, &**up)),
+            SessionState::New(_) | SessionState::Waits(_) => None,
         })
+    }
+
+    fn all_up_mut(&mut self) -> impl Iterator<Item = (SessionId, &mut UpSession)> {
+        self.sessions.iter_mut().filter_map(|(&id, s)| match &mut s.state {
+            SessionState::Up(up) => Some((id, &mut **up)),
+            SessionState::New(_) | SessionState::Waits(_) => None,
+        })
+    }
+
+    /// The sessions in some state.
+    fn ids(&self, is: impl Fn(&SessionState) -> bool) -> Vec<SessionId> {
+        self.sessions.iter().filter(|(_, s)| is(&s.state)).map(|(&id, _)| id).collect()
+    }
+
+    /// Handles a request whose answer is a status alone, and returns that. `None`: it is another
+    /// message.
+    fn request(&mut self, id: SessionId, message: &Message) -> Option<i32> {
+        let (is_known, listen) = match *message {
+            Message::Unroute(unroute) => (self.up_mut(id)?.unroute(unroute.route), None),
+            Message::Listen(service) => {
+                if let Err(errno) = self.listen(id, &service) {
+                    return Some(-errno);
+                }
+                (true, Some((service, true)))
+            }
+            Message::Unlisten(s) => {
+                (self.up_mut(id)?.listens.remove(&(s.space, s.port)), Some((s, false)))
+            }
+            Message::Ping(()) => (true, None),
+            _ => return None,
+        };
+        // Before the answer: the program announces the port only after the answer, so peers find
+        // the listener.
+        let relays = is_known && self.find_up(id)?.relays;
+        if let Some((service, on)) = listen.filter(|_| relays) {
+            self.out.push(Action::Listen(id, service, on));
+        }
+        Some(if is_known { 0 } else { -errno::INVALID })
     }
 
     /// Checks that a port has one listener among all sessions of an address.
     fn listen(&mut self, id: SessionId, s: &Service) -> Result<(), i32> {
         let up = self.find_up(id).ok_or(errno::INVALID)?;
-        let same = |other: &Up| other.gid == up.gid && other.tenant.network == up.tenant.network;
+        let same =
+            |other: &UpSession| other.gid == up.gid && other.tenant.network == up.tenant.network;
         if self.all_up().any(|(_, other)| same(other) && other.listens_at(s)) {
             return Err(errno::IN_USE);
         }
@@ -412,13 +429,13 @@ impl Broker {
     }
 
     /// Ends a session that wishes so, or whose process has ended.
-    fn leave(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
-        self.remove(now, id, route_event::DOWN, "the session at the other end is gone", out);
-        out.push(Action::End(id, String::new()));
+    fn leave(&mut self, now: u64, id: SessionId) {
+        self.remove(now, id, route_event::DOWN, "the session at the other end is gone");
+        self.out.push(Action::End(id, String::new()));
     }
 
     /// Ends a session for a fault of its own, or by the router's decision.
-    fn end(&mut self, now: u64, id: SessionId, (errno, why): Refusal, out: &mut Vec<Action>) {
+    fn end(&mut self, now: u64, id: SessionId, (errno, why): Refusal) {
         if !self.sessions.contains_key(&id) {
             return;
         }
@@ -428,31 +445,28 @@ impl Broker {
             id,
             route_event::REVOKED,
             "the router has ended the session at the other end",
-            out,
         );
-        out.push(Action::Send(
+        self.out.push(Action::Send(
             id,
             Envelope::new(0, Message::Bye(Bye { errno, text: Text::new(&why) })),
         ));
-        out.push(Action::End(id, why));
+        self.out.push(Action::End(id, why));
     }
 
     /// Removes a session, and notifies the sessions that have links with it.
-    fn remove(&mut self, now: u64, id: SessionId, event: u32, cause: &str, out: &mut Vec<Action>) {
+    fn remove(&mut self, now: u64, id: SessionId, event: u32, cause: &str) {
         let Some(session) = self.sessions.remove(&id) else { return };
-        let State::Up(up) = session.state else { return };
-        self.waiting.forget(id);
+        let SessionState::Up(up) = session.state else { return };
+        self.kept_routes.forget(id);
         self.blocks.put(now, up.blocks.clone(), &up.tenant.name);
-        let linked = |p: SessionId, o: &Up| o.may_link_to(id, &up) || up.may_link_to(p, o);
+        let linked = |p: SessionId, o: &UpSession| o.may_link_to(id, &up) || up.may_link_to(p, o);
         let to: Vec<SessionId> =
             self.all_up().filter(|(p, o)| linked(*p, o)).map(|(p, _)| p).collect();
         for peer in to {
-            self.notify_link_end(peer, (id, up.number), event, cause, out);
+            self.notify_link_end(peer, (id, up.number), event, cause);
         }
-        for session in self.sessions.values_mut() {
-            if let State::Up(other) = &mut session.state {
-                other.rates.remove(&id);
-            }
+        for (_, other) in self.all_up_mut() {
+            other.rates.remove(&id);
         }
     }
 
@@ -463,14 +477,14 @@ impl Broker {
         (peer, number): (SessionId, u32),
         event: u32,
         cause: &str,
-        out: &mut Vec<Action>,
     ) {
         let Some(up) = self.up_mut(id) else { return };
-        let route = up.routes.remove(&To::Session(peer)).unwrap_or(0);
+        let route = up.routes.remove(&RouteEnd::Session(peer)).unwrap_or(0);
         up.linked_by.remove(&peer);
         let peer = number;
         let news = RouteEvent { route, event, peer, final_ms: 0, cause: Text::new(cause) };
-        out.push(Action::Send(id, Envelope::new(up.next_seq(), Message::RouteEvent(news))));
+        let e = Envelope::new(up.next_seq(), Message::RouteEvent(news));
+        self.out.push(Action::Send(id, e));
     }
 }
 

@@ -1,19 +1,19 @@
 //! A change of the policy while there are sessions.
 
 use super::route::check_talk;
-use super::{because, errno, route_event, Action, Broker, SessionId, State};
-use crate::identity::{tenant_of, World};
+use super::{errno, refusal, route_event, Broker, SessionId, SessionState};
+use crate::identity::tenant_of;
 use crate::policy::{Limits, Policy, Tenant};
 use std::ops::Range;
 
 impl Broker {
     /// Puts a new policy in force. Ends the sessions whose name, network or address it changes, and
     /// the links that it forbids. A session keeps what exceeds a new quota.
-    pub fn reload(&mut self, now: u64, policy: Policy, world: &dyn World, out: &mut Vec<Action>) {
+    pub fn reload(&mut self, now: u64, policy: Policy) {
         self.policy = policy;
         self.map_again();
         for id in self.all_up().map(|(id, _)| id).collect::<Vec<_>>() {
-            match self.judged_anew(id, world) {
+            match self.judged_anew(id) {
                 Some(mut tenant) => {
                     if let Some(up) = self.up_mut(id) {
                         // The new socket does not exist for a present session.
@@ -24,23 +24,18 @@ impl Broker {
                 None => {
                     let why = "the policy has changed: it has another tenant, network, address or \
                          numbers for this process, or none";
-                    self.end(now, id, because!(errno::ACCESS, "{why}"), out);
+                    self.end(now, id, refusal!(errno::ACCESS, "{why}"));
                 }
             }
         }
-        self.end_links(out);
+        self.end_links();
     }
 
     /// Changes the limits of a tenant of the policy, until the policy is read again.
     ///
     /// # Errors
     /// In words: there is no such tenant, or a change is not valid. Nothing has changed then.
-    pub fn set(
-        &mut self,
-        name: &str,
-        changes: &[(String, String)],
-        out: &mut Vec<Action>,
-    ) -> Result<(), String> {
+    pub fn set(&mut self, name: &str, changes: &[(String, String)]) -> Result<(), String> {
         let Some(tenant) = self.policy.tenants.iter_mut().find(|t| t.name == name) else {
             return Err(format!("tenant {name}: the policy has none of that name"));
         };
@@ -52,35 +47,31 @@ impl Broker {
         let mut limits = tenant.limits;
         changes.iter().try_for_each(|(key, value)| limits.set(key, value))?;
         tenant.limits = limits;
-        for session in self.sessions.values_mut() {
-            if let State::Up(up) = &mut session.state {
-                if up.tenant.name == name {
-                    up.tenant.limits = limits;
-                }
-            }
+        for (_, up) in self.all_up_mut().filter(|(_, up)| up.tenant.name == name) {
+            up.tenant.limits = limits;
         }
-        self.end_links(out);
+        self.end_links();
         Ok(())
     }
 
     /// Ends the links that policy no longer allows, or that have to go by the relay.
-    fn end_links(&mut self, out: &mut Vec<Action>) {
+    fn end_links(&mut self) {
         for (a, b, cause) in self.forbidden() {
             for (one, other) in [(a, b), (b, a)] {
                 let Some(number) = self.find_up(other).map(|up| up.number) else { continue };
-                self.notify_link_end(one, (other, number), route_event::REVOKED, cause, out);
+                self.notify_link_end(one, (other, number), route_event::REVOKED, cause);
             }
         }
     }
 
     /// The tenant of a session by the new policy, if name, network and address stay the same.
-    fn judged_anew(&mut self, id: SessionId, world: &dyn World) -> Option<Tenant> {
+    fn judged_anew(&mut self, id: SessionId) -> Option<Tenant> {
         let session = self.sessions.get(&id)?;
-        let State::Up(up) = &session.state else { return None };
+        let SessionState::Up(up) = &session.state else { return None };
         let (gid, before) = (up.gid, (up.tenant.name.clone(), up.tenant.network.clone()));
         let blocks = up.blocks.clone();
         let device = up.tenant.device.clone();
-        let tenant = tenant_of(&self.policy, &session.seen, up.ffr_id, world)?;
+        let tenant = tenant_of(&self.policy, &session.seen, up.ffr_id, self.netns)?;
         self.not_denied(&tenant).ok()?;
         if tenant.device != device {
             return None;

@@ -10,8 +10,8 @@
 //! that name the same numbers are of the same session.
 
 use super::token::{tenant_hash, Claim, Token, KEY, NONE};
-use super::{because, errno, Action, Broker, Refusal, SessionId, State};
-use crate::identity::{tenant_of, World};
+use super::{errno, refusal, Broker, BrokerSession, Refusal, SessionId, SessionState};
+use crate::identity::tenant_of;
 use crate::policy::Tenant;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{mode, Hello};
@@ -33,11 +33,9 @@ pub struct Keys {
 
 /// A HELLO that waits.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingHello {
     seq: u32,
     hello: Hello,
-    /// The tenant of its process at the HELLO.
-    tenant: String,
 }
 
 /// The number, address and blocks that a resumed session keeps.
@@ -77,25 +75,25 @@ impl Broker {
     }
 
     /// Answers the HELLOs that have waited for new numbers.
-    pub fn serve_waiting(&mut self, now: u64, world: &dyn World, out: &mut Vec<Action>) {
-        let waits = |s: &super::BrokerSession| matches!(s.state, State::Waits(_));
-        let all: Vec<SessionId> =
-            self.sessions.iter().filter(|(_, s)| waits(s)).map(|(&id, _)| id).collect();
-        for id in all {
+    pub fn serve_waiting(&mut self, now: u64) {
+        for id in self.ids(|state| matches!(state, SessionState::Waits(_))) {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
-            if let State::Waits(w) = std::mem::replace(&mut session.state, State::New(now)) {
-                self.hello(now, id, w.seq, &w.hello, world, out);
+            let state = std::mem::replace(&mut session.state, SessionState::New(now));
+            if let SessionState::Waits(waiting) = state {
+                self.hello(now, id, waiting.seq, &waiting.hello);
             }
         }
     }
 
     /// Lets a HELLO without a token wait while new numbers are kept back. False: it need not wait.
+    ///
+    /// # Errors
+    /// Too many sessions of its tenant wait.
     pub(super) fn hold_back(
         &mut self,
         id: SessionId,
         seq: u32,
         hello: &Hello,
-        world: &dyn World,
     ) -> Result<bool, Refusal> {
         if self.check_not_draining().is_err()
             || hello.token != NONE
@@ -106,7 +104,7 @@ impl Broker {
             return Ok(false);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(false) };
-        let Some(tenant) = tenant_of(&self.policy, &session.seen, hello.ffr_id, world) else {
+        let Some(tenant) = tenant_of(&self.policy, &session.seen, hello.ffr_id, self.netns) else {
             // The usual path refuses it.
             return Ok(false);
         };
@@ -115,21 +113,20 @@ impl Broker {
             return Ok(false);
         }
         session.tenant.clone_from(&tenant.name);
-        let same = |s: &super::BrokerSession| match &s.state {
-            State::Waits(w) => w.tenant == tenant.name,
-            _ => false,
+        let waits = |s: &&BrokerSession| {
+            matches!(s.state, SessionState::Waits(_)) && s.tenant == tenant.name
         };
-        let waiting = self.sessions.values().filter(|s| same(s)).count();
+        let waiting = self.sessions.values().filter(waits).count();
         if waiting >= tenant.quotas.sessions as usize {
-            return Err(because!(
+            return Err(refusal!(
                 errno::QUOTA,
                 "tenant {} has {waiting} sessions that wait for the router's start, its most",
                 tenant.name
             ));
         }
-        let waiting = Waiting { seq, hello: *hello, tenant: tenant.name };
+        let waiting = WaitingHello { seq, hello: *hello };
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.state = State::Waits(Box::new(waiting));
+            session.state = SessionState::Waits(Box::new(waiting));
         }
         Ok(true)
     }
@@ -145,7 +142,7 @@ impl Broker {
         if hello.token == NONE {
             return Ok(None);
         }
-        let stale = |why: &str| because!(errno::STALE, "the session cannot be resumed: {why}");
+        let stale = |why: &str| refusal!(errno::STALE, "the session cannot be resumed: {why}");
         let Some(keys) = self.keys else { return Err(stale("this router has no key")) };
         let Some(claim) = Claim::open(&keys.key, &hello.token) else {
             return Err(stale("its token is not of this router's key"));
@@ -190,23 +187,5 @@ impl Broker {
             tenant: tenant_hash(&keys.key, &tenant.name, &tenant.network),
         };
         claim.seal(&keys.key)
-    }
-
-    /// Whether a HELLO waits: its answer comes later.
-    pub(super) fn answer_later(
-        &mut self,
-        id: SessionId,
-        seq: u32,
-        hello: &Hello,
-        world: &dyn World,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        match self.hold_back(id, seq, hello, world) {
-            Ok(waits) => waits,
-            Err(refusal) => {
-                self.refuse(id, seq, refusal, out);
-                true
-            }
-        }
     }
 }

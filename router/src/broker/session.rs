@@ -1,7 +1,7 @@
 //! The session of one process: its identity, its numbers and routes, and its rates.
 
-use super::resume::Waiting;
-use super::{because, errno, Refusal};
+use super::resume::WaitingHello;
+use super::{errno, refusal, Refusal};
 use crate::identity::PeerFacts;
 use crate::policy::Tenant;
 use crate::rate::Rate;
@@ -21,7 +21,7 @@ pub const LINKS_PER_SECOND: u32 = 32;
 
 /// The end of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum To {
+pub enum RouteEnd {
     /// To a session here.
     Session(SessionId),
     /// To a tenant's address on another host.
@@ -35,18 +35,18 @@ pub type SessionId = u32;
 
 /// The state of a session. A session that ends is removed at once, so there is no state for that.
 #[derive(Debug)]
-pub enum State {
+pub enum SessionState {
     /// Connected since this time; its HELLO has not come.
     New(u64),
     /// Its HELLO waits: the router gives no new numbers yet.
-    Waits(Box<Waiting>),
+    Waits(Box<WaitingHello>),
     /// It has an identity.
-    Up(Box<Up>),
+    Up(Box<UpSession>),
 }
 
 /// A session that is up.
 #[derive(Debug)]
-pub struct Up {
+pub struct UpSession {
     /// The number by which processes know it: that of the connection, or of a resumed session its
     /// former one.
     pub number: u32,
@@ -64,7 +64,7 @@ pub struct Up {
     /// The number with which it asked for an identity.
     pub ffr_id: i32,
     /// Its routes' numbers, by destination.
-    pub routes: BTreeMap<To, u32>,
+    pub routes: BTreeMap<RouteEnd, u32>,
     /// The sessions that have links to this one. Messages of this session do not change the set.
     pub linked_by: BTreeSet<SessionId>,
     /// It has rings to and from the router.
@@ -96,10 +96,10 @@ pub struct BrokerSession {
     /// The tenant that it is, once its HELLO has come; empty: none.
     pub tenant: String,
     /// Its state.
-    pub state: State,
+    pub state: SessionState,
 }
 
-impl Up {
+impl UpSession {
     /// The number of the router's next message to it.
     pub fn next_seq(&mut self) -> u32 {
         self.last_seq = self.last_seq.wrapping_add(1);
@@ -110,13 +110,13 @@ impl Up {
     ///
     /// # Errors
     /// It has too many routes.
-    pub fn route_to(&mut self, peer: To) -> Result<u32, Refusal> {
+    pub fn route_to(&mut self, peer: RouteEnd) -> Result<u32, Refusal> {
         if let Some(&number) = self.routes.get(&peer) {
             return Ok(number);
         }
         let most = self.tenant.quotas.routes;
         if self.routes.len() >= self.tenant.quotas.routes as usize {
-            return Err(because!(errno::QUOTA, "the session has {most} routes, its most"));
+            return Err(refusal!(errno::QUOTA, "the session has {most} routes, its most"));
         }
         // Numbers have 24 bits, and few are in use, so the loop is short.
         loop {
@@ -128,8 +128,15 @@ impl Up {
         }
     }
 
+    /// Forgets a route by its number. False: it has none of that number.
+    pub fn unroute(&mut self, number: u32) -> bool {
+        let before = self.routes.len();
+        self.routes.retain(|_, &mut n| n != number);
+        self.routes.len() < before
+    }
+
     /// Whether another session, with this id, has a link to this one, or may have.
-    pub fn may_link_to(&self, id: SessionId, other: &Up) -> bool {
+    pub fn may_link_to(&self, id: SessionId, other: &UpSession) -> bool {
         self.linked_by.contains(&id) || self.resumed && other.resumed
     }
 

@@ -1,21 +1,11 @@
 use super::session::UNANSWERED;
 use super::*;
-use crate::identity::Namespace;
 use crate::policy::show;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{
     feature, link_flag, mode, route_kind, Drain, Fault, Hello, Route, Unroute, Welcome, KINDS,
     MESSAGE_MAX, VERSIONS,
 };
-use std::path::Path;
-
-struct Host;
-
-impl World for Host {
-    fn netns(&self, _: &Path) -> Option<Namespace> {
-        None
-    }
-}
 
 /// Three tenants by their users: blue and red of one network, green of another.
 const POLICY: &str = r#"
@@ -42,7 +32,6 @@ const SECOND: u64 = 1_000_000_000;
 struct Bench {
     broker: Broker,
     now: u64,
-    out: Vec<Action>,
 }
 
 #[test]
@@ -114,15 +103,15 @@ fn a_tenant_with_a_device_has_remote_sessions_and_no_others() {
     b.hello(id, remote);
     for (device, ends) in [("192.0.2.4", false), ("192.0.2.5", true)] {
         let policy = Policy::parse(&policy.replace("192.0.2.4", device)).unwrap();
-        let mut out = Vec::new();
-        b.broker.reload(b.now, policy, &Host, &mut out);
+        b.broker.reload(b.now, policy);
+        let out = b.broker.take_actions();
         assert_eq!(out.iter().any(|a| matches!(a, Action::End(..))), ends, "{device}");
     }
 }
 
 impl Bench {
     fn new(policy: &str) -> Bench {
-        Bench { broker: Broker::new(Policy::parse(policy).unwrap(), 7), now: 0, out: Vec::new() }
+        Bench { broker: Broker::new(Policy::parse(policy).unwrap(), 7, |_| None), now: 0 }
     }
 
     fn seen(uid: u32) -> PeerFacts {
@@ -134,8 +123,8 @@ impl Bench {
     }
 
     fn raw(&mut self, id: SessionId, bytes: &[u8], fds: usize) -> Vec<Action> {
-        self.broker.handle(self.now, id, bytes, fds, &Host, &mut self.out);
-        std::mem::take(&mut self.out)
+        self.broker.handle(self.now, id, bytes, fds);
+        self.broker.take_actions()
     }
 
     fn say(&mut self, id: SessionId, e: &Envelope) -> Vec<Action> {
@@ -384,14 +373,15 @@ fn the_end_of_a_session_is_told_to_those_with_links() {
         let said = b.say(red, &Envelope::new(3, unroute));
         assert!(matches!(&said[..], [Action::Send(_, e)] if e.status == status), "{said:?}");
     }
-    let mut out = Vec::new();
-    b.broker.end_session(b.now, red, &mut out);
+    b.broker.end_session(b.now, red);
+    let out = b.broker.take_actions();
     let [Action::Send(to, event), Action::End(end, why)] = &out[..] else { panic!("{out:?}") };
     let Message::RouteEvent(e) = event.message else { panic!("{event:?}") };
     assert_eq!((*to, *end, e.peer, e.event, why.as_str()), (blue, red, red, route_event::DOWN, ""));
     assert_eq!(b.refused(blue, wr.gids[0], wr.qpns.0).0, libc::EHOSTUNREACH);
     assert_eq!(b.broker.blocks_given(), 2);
-    b.broker.end_session(b.now, red, &mut out);
+    b.broker.end_session(b.now, red);
+    b.broker.take_actions();
     // An expelled process may live on, so its peers are told that its links no longer count.
     let (red, wr) = b.up(2);
     b.linked(blue, &wr);
@@ -484,10 +474,11 @@ fn a_connection_that_says_nothing_ends() {
     let mut b = Bench::new(POLICY);
     let id = b.connect(1);
     assert_eq!(b.broker.deadline(), Some(SECOND));
-    let mut out = Vec::new();
-    b.broker.tick(SECOND - 1, &mut out);
+    b.broker.tick(SECOND - 1);
+    let out = b.broker.take_actions();
     assert!(out.is_empty());
-    b.broker.tick(SECOND, &mut out);
+    b.broker.tick(SECOND);
+    let out = b.broker.take_actions();
     assert!(end_of(&out, id).1.contains("no HELLO"));
     b.up(1);
     assert_eq!(b.broker.deadline(), None, "who is up may be silent");
@@ -499,9 +490,8 @@ fn another_policy_ends_what_it_does_not_allow() {
     let ((blue, wb), (red, wr), (green, _)) = (b.up(1), b.up(2), b.up(3));
     b.linked(blue, &wr);
     let mut reload = |policy: &str| {
-        let mut out = Vec::new();
-        b.broker.reload(b.now, Policy::parse(policy).unwrap(), &Host, &mut out);
-        out
+        b.broker.reload(b.now, Policy::parse(policy).unwrap());
+        b.broker.take_actions()
     };
     assert_eq!(reload(POLICY), []);
     // Links end, but sessions stay.
@@ -532,9 +522,9 @@ fn sessions_come_and_go_without_a_trace() {
     for _ in 0..3000 {
         let ((blue, _), (red, w)) = (b.up(1), b.up(2));
         b.linked(blue, &w);
-        let mut out = Vec::new();
-        b.broker.end_session(b.now, blue, &mut out);
-        b.broker.end_session(b.now, red, &mut out);
+        b.broker.end_session(b.now, blue);
+        b.broker.end_session(b.now, red);
+        b.broker.take_actions();
         b.now += SECOND;
     }
     assert_eq!((b.broker.sessions().count(), b.broker.blocks_given()), (0, 0));
@@ -650,7 +640,8 @@ fn who_may_be_reached_by_rings_is_who_policy_allows() {
     assert_eq!(peers(&b, green), Some(vec![green]), "another network");
     assert_eq!(peers(&b, plain), Some(vec![blue, plain]));
     let policy = Policy::parse(POLICY).unwrap();
-    b.broker.reload(b.now, policy, &Host, &mut b.out);
+    b.broker.reload(b.now, policy);
+    b.broker.take_actions();
     assert_eq!(peers(&b, blue), Some(vec![blue, red, second]));
     // The relay learns of a listener before the program gets the answer.
     let service = Service { space: 0x106, port: 7 };
@@ -677,8 +668,8 @@ fn numbers_have_a_quota_over_all_sessions_of_a_tenant() {
         }
         other => panic!("{other:?}"),
     }
-    b.broker.end_session(b.now, first, &mut b.out);
-    b.out.clear();
+    b.broker.end_session(b.now, first);
+    b.broker.take_actions();
     b.up(1);
 }
 

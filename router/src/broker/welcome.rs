@@ -2,8 +2,10 @@
 
 use super::blocks::Claimant;
 use super::resume::Kept;
-use super::{because, errno, no_session, Action, Broker, Refusal, SessionId, State, Up};
-use crate::identity::{tenant_of, World};
+use super::{
+    errno, no_session, refusal, Action, Broker, Refusal, SessionId, SessionState, UpSession,
+};
+use crate::identity::tenant_of;
 use crate::policy::{Tenant, BLOCKS};
 use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
@@ -23,54 +25,40 @@ const SLOW_PPS: u32 = 125_000;
 const BLOCKS_MAX: u32 = 16;
 
 impl Broker {
-    pub(super) fn hello(
-        &mut self,
-        now: u64,
-        id: SessionId,
-        seq: u32,
-        hello: &Hello,
-        world: &dyn World,
-        out: &mut Vec<Action>,
-    ) {
-        match self.welcome(now, id, hello, world) {
+    pub(super) fn hello(&mut self, now: u64, id: SessionId, seq: u32, hello: &Hello) {
+        match self.welcome(now, id, hello) {
             Ok((up, welcome)) => {
                 if let Some(session) = self.sessions.get_mut(&id) {
-                    session.state = State::Up(Box::new(up));
+                    session.state = SessionState::Up(Box::new(up));
                 }
                 let joins = welcome.features & (feature::RELAY | feature::REMOTE) != 0;
                 let e = Envelope::answer(seq, 0, Message::Welcome(welcome));
-                out.push(if joins { Action::Join(id, e) } else { Action::Send(id, e) });
+                self.out.push(if joins { Action::Join(id, e) } else { Action::Send(id, e) });
             }
-            Err(refusal) => self.refuse(id, seq, refusal, out),
+            Err(refusal) => self.refuse(id, seq, refusal),
         }
     }
 
     /// Answers a HELLO with a refusal, which ends the session.
-    pub(super) fn refuse(
-        &mut self,
-        id: SessionId,
-        seq: u32,
-        (errno, cause): Refusal,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn refuse(&mut self, id: SessionId, seq: u32, (errno, cause): Refusal) {
         let tenant = self.sessions.remove(&id).map(|s| s.tenant).unwrap_or_default();
         let refused = Welcome { tenant: Text::new(&tenant), ..Welcome::refused(Text::new(&cause)) };
         let refused = Message::Welcome(refused);
-        out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
-        out.push(Action::End(id, cause));
+        self.out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
+        self.out.push(Action::End(id, cause));
     }
 
     /// The tenant of a HELLO, if its quotas allow a further session with so many blocks.
-    fn identify(&mut self, id: SessionId, h: &Hello, world: &dyn World) -> Result<Tenant, Refusal> {
+    fn identify(&mut self, id: SessionId, h: &Hello) -> Result<Tenant, Refusal> {
         let session = self.sessions.get_mut(&id).ok_or_else(no_session)?;
-        let tenant = tenant_of(&self.policy, &session.seen, h.ffr_id, world)
-            .ok_or_else(|| because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
+        let tenant = tenant_of(&self.policy, &session.seen, h.ffr_id, self.netns)
+            .ok_or_else(|| refusal!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
         // Whatever refuses it, the answer names its tenant.
         session.tenant = tenant.as_ref().map(|t| t.name.clone()).unwrap_or_default();
         self.check_not_draining()?;
         if common_version(h.versions, VERSIONS).is_none() {
             let (own, its) = (VERSIONS, h.versions);
-            return Err(because!(
+            return Err(refusal!(
                 errno::VERSION,
                 "this router speaks versions {} to {} of its protocol, the program {} to {}",
                 own.0,
@@ -85,7 +73,7 @@ impl Broker {
         let name = &tenant.name;
         let quotas = tenant.quotas;
         if self.of_tenant(name).count() >= quotas.sessions as usize {
-            return Err(because!(
+            return Err(refusal!(
                 errno::QUOTA,
                 "tenant {name} has {} sessions, its most",
                 quotas.sessions
@@ -95,7 +83,7 @@ impl Broker {
         let has: usize = self.of_tenant(name).map(|up| up.blocks.len()).sum();
         if blocks > BLOCKS_MAX || has + blocks as usize > quotas.blocks as usize {
             let n = h.qpns;
-            return Err(because!(
+            return Err(refusal!(
                 errno::QUOTA,
                 "{n} queue pair numbers: more than tenant {name} or a session may have"
             ));
@@ -104,7 +92,7 @@ impl Broker {
     }
 
     /// The sessions of a tenant.
-    pub(super) fn of_tenant<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b Up> {
+    pub(super) fn of_tenant<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b UpSession> {
         self.all_up().map(|(_, up)| up).filter(move |up| up.tenant.name == name)
     }
 
@@ -130,7 +118,7 @@ impl Broker {
                 Some(own) => format!("of tenant {}, which has {} blocks", tenant.name, own.len()),
                 None => "on this host".into(),
             };
-            because!(
+            refusal!(
                 errno::NO_SPACE,
                 "no queue pair numbers are left {whose}; those of other tenants' sessions that end \
                  rest for a minute"
@@ -143,9 +131,8 @@ impl Broker {
         now: u64,
         id: SessionId,
         h: &Hello,
-        world: &dyn World,
-    ) -> Result<(Up, Welcome), Refusal> {
-        let tenant = self.identify(id, h, world)?;
+    ) -> Result<(UpSession, Welcome), Refusal> {
+        let tenant = self.identify(id, h)?;
         let quotas = tenant.quotas;
         let kept = self.claimed(now, id, h, &tenant)?;
         let resumed = kept.is_some();
@@ -184,7 +171,7 @@ impl Broker {
             token,
             cause: Text::EMPTY,
         };
-        let up = Up {
+        let up = UpSession {
             number,
             resumed,
             gid,
@@ -240,11 +227,11 @@ impl Broker {
         let lives = |other: &str| {
             self.sessions
                 .values()
-                .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
+                .any(|s| matches!(&s.state, SessionState::Up(up) if up.tenant.name == other))
         };
         let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
         let Some(gid) = self.vips.assign(&self.policy, tenant, far, lives) else {
-            return Err(because!(
+            return Err(refusal!(
                 errno::NO_SPACE,
                 "no address is left for tenant {} in network {}",
                 tenant.name,
@@ -264,16 +251,16 @@ fn check_mode(tenant: &Tenant, h: &Hello) -> Result<(), Refusal> {
     let name = &tenant.name;
     match (&tenant.device, h.mode) {
         (Some(_), mode::REMOTE) if h.features & feature::REMOTE != 0 => Ok(()),
-        (Some(device), _) => Err(because!(
+        (Some(device), _) => Err(refusal!(
             errno::REMOTE,
             "the verbs of tenant {name} are executed by the router, on {device}: this program \
              opens a device of its own"
         )),
         (None, mode::ANY | mode::SWITCH) if h.features & feature::DIRECT != 0 => Ok(()),
         (None, mode::REMOTE) => {
-            Err(because!(errno::UNSUPPORTED, "the policy has no `device` for tenant {name}"))
+            Err(refusal!(errno::UNSUPPORTED, "the policy has no `device` for tenant {name}"))
         }
-        (None, _) => Err(because!(
+        (None, _) => Err(refusal!(
             errno::UNSUPPORTED,
             "the program's HELLO lacks the feature DIRECT, without which no session is opened"
         )),

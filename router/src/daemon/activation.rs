@@ -5,8 +5,9 @@
 //! A socket is identified by the path or address to which it is bound. Its name in LISTEN_FDNAMES
 //! is only for messages.
 
+use super::listener::Listener;
 use super::note;
-use super::sys::{self, Bound};
+use super::sys::{self, Bound, SocketKind};
 use gdrcore_net::addr::Endpoint;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
@@ -52,8 +53,18 @@ impl Activation {
         Some(self.0.swap_remove(at).1)
     }
 
-    pub(super) fn listener(&mut self, path: &Path, kind: sys::SocketKind) -> Option<OwnedFd> {
-        self.take(|bound| matches!(bound, Bound::Path(p, k) if p == path && *k == kind))
+    /// The supervisor's listener at a path, or else a new one ([`Listener::open`]).
+    pub(super) fn listen(
+        &mut self,
+        path: &Path,
+        kind: SocketKind,
+        mode: u32,
+        identifies: bool,
+    ) -> Result<Listener, String> {
+        match self.take(|bound| matches!(bound, Bound::Path(p, k) if p == path && *k == kind)) {
+            Some(fd) => Listener::adopt(path, fd),
+            None => Listener::open(path, kind, mode, identifies),
+        }
     }
 
     pub(super) fn udp(&mut self, at: &Endpoint) -> Option<OwnedFd> {

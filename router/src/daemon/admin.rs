@@ -21,8 +21,6 @@ use std::os::fd::AsFd;
 
 /// Longest request.
 const LINE_MAX: usize = 4096;
-/// Limit of unread answers in bytes; beyond it the connection ends.
-const UNREAD_MAX: usize = 4 << 20;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,19 +130,9 @@ impl Admin {
         &mut self.output
     }
 
-    /// Writes without blocking. False: the connection is over.
+    /// See [`sys::flush`].
     pub(super) fn flush(&mut self, epoll: &Epoll) -> bool {
-        while !self.output.is_empty() {
-            match sys::write(&self.fd, &self.output) {
-                Ok(n) => drop(self.output.drain(..n)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return false,
-            }
-        }
-        let waits = !self.output.is_empty();
-        // A client that does not read must not make the router store its answers.
-        self.output.len() <= UNREAD_MAX
-            && epoll.want_write(self.fd.as_fd(), self.token, waits).is_ok()
+        sys::flush(&self.fd, self.token, &mut self.output, epoll)
     }
 }
 

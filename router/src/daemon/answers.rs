@@ -14,8 +14,7 @@ impl Daemon {
             if self.admins.len() >= ADMINS {
                 continue;
             }
-            self.last_token += 1;
-            let token = ADMIN | self.last_token;
+            let token = self.next_token(ADMIN);
             if let Ok(Some(admin)) = Admin::new(fd, token, &self.epoll) {
                 self.admins.insert(token, admin);
             }
@@ -44,18 +43,10 @@ impl Daemon {
         };
         let outcome = request.and_then(|request| {
             match request {
-                Request::Status => {
-                    let (file, feed) = (self.file.as_deref(), self.feed.as_ref());
-                    let (broker, relaying) = (&self.broker, &self.relaying);
-                    let remoting = &self.remoting;
-                    line(report::status(broker, relaying, remoting, feed, file, self.fence));
-                }
-                Request::Sessions => report::sessions(&self.broker, &self.relaying, &self.remoting)
-                    .for_each(&mut line),
-                Request::Tenants => {
-                    report::tenants(&self.broker, &self.relaying).for_each(&mut line)
-                }
-                Request::Hosts => report::hosts(&self.broker, &self.relaying).for_each(&mut line),
+                Request::Status => line(report::status(self)),
+                Request::Sessions => report::sessions(self).for_each(&mut line),
+                Request::Tenants => report::tenants(self).for_each(&mut line),
+                Request::Hosts => report::hosts(self).for_each(&mut line),
                 Request::Reload => self.reload()?,
                 Request::Set(tenant, changes) => self.set(&tenant, &changes)?,
                 Request::Drop(session) => self.drop_session(session)?,
@@ -68,9 +59,8 @@ impl Daemon {
 
     /// Changes the limits of a tenant, until the policy is read again.
     fn set(&mut self, tenant: &str, changes: &[(String, String)]) -> Result<(), String> {
-        let mut actions = Vec::new();
-        self.broker.set(tenant, changes, &mut actions)?;
-        self.perform(actions);
+        self.broker.set(tenant, changes)?;
+        self.perform();
         self.review();
         self.say(format_args!("has changed the limits of {tenant}"));
         Ok(())
@@ -80,18 +70,15 @@ impl Daemon {
         if !self.broker.sessions().any(|(other, _)| other == id) {
             return Err(format!("session {id}: there is none"));
         }
-        let mut actions = Vec::new();
         let why = "an administrator of the router has ended the session";
-        self.broker.expel(now_ns(), id, libc::ECONNRESET, why, &mut actions);
-        self.perform(actions);
+        self.expel(id, libc::ECONNRESET, why);
         Ok(())
     }
 
     pub(super) fn let_readers_in(&mut self) {
         for _ in 0..ACCEPTS {
             let Some(fd) = self.accept(METRICS_LISTENER) else { return };
-            self.last_token += 1;
-            let token = METRICS | self.last_token;
+            let token = self.next_token(METRICS);
             let from = &self.broker.policy().metrics_from;
             if let Some(metrics) = &mut self.metrics {
                 metrics.let_in(fd.trusted(), from, now_ns(), token, &self.epoll);
@@ -102,7 +89,7 @@ impl Daemon {
     pub(super) fn serve_reader(&mut self, r: &Ready) {
         let (broker, relaying) = (&self.broker, &self.relaying);
         let text = || {
-            let all = report::known(broker).into_iter();
+            let all = report::tenants_and_sessions(broker).into_iter();
             let counted = all.map(|(t, n)| {
                 let counters = relaying.tenant(&t.name);
                 (t, n, counters)

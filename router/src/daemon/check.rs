@@ -1,10 +1,10 @@
-//! A look at a policy and at what it names, before a router runs by it.
+//! Checks a policy, and the objects of this host that it names, before a router runs by it.
 
 use super::options::read_map;
 use super::users::Users;
 use super::{remoting, sys};
 use crate::nic;
-use crate::policy::{named, Lookup, Policy, Thing};
+use crate::policy::{host_references, HostObject, HostReference, Lookup, Policy};
 use std::fs;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,43 +14,43 @@ use std::path::Path;
 /// host lacks, each with line and column. It is checked with this process's rights, and nothing is
 /// made.
 pub fn check(file: &Path) -> Vec<String> {
-    let named_by = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
+    let in_file = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
-        Err(e) => return vec![named_by(&e)],
+        Err(e) => return vec![in_file(&e)],
     };
-    // A missing user is one of the things below, so that it hides no other.
+    // A missing user is one of the references below, so that it hides no other.
     let lookup = Lookup { map: &read_map, user: &|_| Ok(0) };
-    let things = Policy::parse_with(&text, lookup).and_then(|_| named(&text));
-    let things = match things {
-        Ok(things) => things,
-        Err(fault) => return vec![named_by(&fault)],
+    let parsed = Policy::parse_with(&text, lookup).and_then(|_| host_references(&text));
+    let references = match parsed {
+        Ok(references) => references,
+        Err(fault) => return vec![in_file(&fault)],
     };
     let users = Users::default();
-    let checked = |named: &crate::policy::Named| {
-        let what = check_thing(&named.thing, &users).err()?;
-        Some(named_by(&named.fault(what)))
+    let checked = |reference: &HostReference| {
+        let what = check_object(&reference.object, &users).err()?;
+        Some(in_file(&reference.fault(what)))
     };
-    things.iter().filter_map(checked).collect()
+    references.iter().filter_map(checked).collect()
 }
 
-fn check_thing(thing: &Thing, users: &Users) -> Result<(), String> {
-    match thing {
-        Thing::Socket(path) => {
+fn check_object(object: &HostObject, users: &Users) -> Result<(), String> {
+    match object {
+        HostObject::Socket(path) => {
             made(path, |kind| kind.is_socket(), "there is a file, and no socket")
         }
-        Thing::Written(path) => made(path, |kind| kind.is_file(), "it is no regular file"),
-        Thing::Netns(path) => netns(path),
-        Thing::User(name) => {
+        HostObject::Written(path) => made(path, |kind| kind.is_file(), "it is no regular file"),
+        HostObject::Netns(path) => netns(path),
+        HostObject::User(name) => {
             users.number(name).map(drop).map_err(|why| format!("uid '{name}': {why}"))
         }
-        Thing::Host(at) => {
+        HostObject::Host(at) => {
             let ip = Ipv6Addr::from(at.ip).to_canonical();
             is_here((ip, 0).into()).and_then(|()| nic::check(at))
         }
-        Thing::Device(at) => is_here((Ipv6Addr::from(at.ip).to_canonical(), 0).into()),
-        Thing::Nic(name) => remoting::open_one(name, &[]).map(drop),
-        Thing::Address(at) => is_here(*at),
+        HostObject::Device(at) => is_here((Ipv6Addr::from(at.ip).to_canonical(), 0).into()),
+        HostObject::Nic(name) => remoting::open_one(name, &[]).map(drop),
+        HostObject::Address(at) => is_here(*at),
     }
 }
 
@@ -161,9 +161,9 @@ listen = \"DIR/t/own/tenant.gdrc\"
 
     #[test]
     fn a_link_local_address_keeps_its_interface() {
-        let all = named("[router]\nmetrics = \"[fe80::1%2]:9100\"").unwrap();
-        let things: Vec<&Thing> = all.iter().map(|named| &named.thing).collect();
-        assert_eq!(things, [&Thing::Address("[fe80::1%2]:9100".parse().unwrap())]);
+        let all = host_references("[router]\nmetrics = \"[fe80::1%2]:9100\"").unwrap();
+        let things: Vec<&HostObject> = all.iter().map(|reference| &reference.object).collect();
+        assert_eq!(things, [&HostObject::Address("[fe80::1%2]:9100".parse().unwrap())]);
         if UdpSocket::bind("[::1]:0").is_err() {
             gdrcore_testkit::skip!("this kernel has no IPv6");
         }

@@ -120,11 +120,10 @@ pub(super) fn landlock(policy: &Policy, options: &Options) -> Result<Fence, Stri
     if !options.confine {
         return Ok(Fence::Off);
     }
-    let own = |path: &PathBuf| listener::make_folders(path, true);
-    let common = |path: &PathBuf| listener::make_folders(path, false);
     // Where that fails, the listener fails, and says why.
-    let _ = sockets(policy).try_for_each(common);
-    let _ = policy.tenants.iter().filter_map(|t| t.listen.as_ref()).try_for_each(own);
+    let _ = sockets(policy).try_for_each(|path| listener::make_folders(path, false));
+    let mut of_tenants = policy.tenants.iter().filter_map(|t| t.listen.as_ref());
+    let _ = of_tenants.try_for_each(|path| listener::make_folders(path, true));
     if !policy.gpus.is_empty() {
         return Ok(Fence::Gpu);
     }
@@ -169,12 +168,9 @@ fn unconfined(what: &str, e: &dyn std::fmt::Display) -> String {
 }
 
 /// Sockets that are of no single tenant.
-fn sockets(policy: &Policy) -> impl Iterator<Item = &PathBuf> {
-    let feed = match policy.host.as_ref().map(|host| &host.map) {
-        Some(Source::Feed(socket)) => Some(socket),
-        _ => None,
-    };
-    policy.listen.iter().chain(&policy.admin).chain(feed)
+fn sockets(policy: &Policy) -> impl Iterator<Item = &Path> {
+    let own = policy.listen.as_deref().into_iter().chain(policy.admin.as_deref());
+    own.chain(policy.host.as_ref().and_then(Host::feed))
 }
 
 /// The folders in which something may be done, and what.
@@ -233,7 +229,8 @@ fn programs(fence: Fence, nic: bool) -> Result<[BpfProgram; 2], String> {
     // The arguments of clone3 are behind a pointer, which no filter can follow. Without it libc
     // uses clone.
     let absent = SeccompAction::Errno(libc::ENOSYS as u32);
-    let clone3 = program(&[Call(libc::SYS_clone3, &[])], SeccompAction::Allow, absent, arch)?;
+    let clone3 = rules_of(&[Call(libc::SYS_clone3, &[])])?;
+    let clone3 = compile(clone3, SeccompAction::Allow, absent, arch)?;
     let own = [[(0, u32::MAX, std::process::id())]];
     let own: Vec<&[_]> = own.iter().map(|test| &test[..]).collect();
     let mut rules = rules_of(CALLS)?;
@@ -248,15 +245,6 @@ fn programs(fence: Fence, nic: bool) -> Result<[BpfProgram; 2], String> {
     }
     let listed = compile(rules, others, SeccompAction::Allow, arch)?;
     Ok([clone3, listed])
-}
-
-fn program(
-    calls: &[Call],
-    others: SeccompAction,
-    these: SeccompAction,
-    arch: TargetArch,
-) -> Result<BpfProgram, String> {
-    compile(rules_of(calls)?, others, these, arch)
 }
 
 fn compile(

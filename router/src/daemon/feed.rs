@@ -19,8 +19,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes that one round takes.
 const ROUND: usize = 1 << 16;
-/// Limit of unread bytes; beyond it the adapter's connection ends.
-const UNREAD_MAX: usize = 4 << 20;
 /// Unread bytes from which on refused lines get no answer.
 const REFUSALS_MAX: usize = 1 << 16;
 
@@ -82,6 +80,11 @@ impl Feed {
 }
 
 impl Adapter {
+    fn new(fd: Foreign, token: u64) -> Adapter {
+        let (input, output) = (Vec::new(), Vec::new());
+        Adapter { fd, token, input, output, published: BTreeMap::new() }
+    }
+
     /// Reads once. Returns the events of the complete lines.
     ///
     /// # Errors
@@ -136,20 +139,9 @@ impl Adapter {
         self.published = own;
     }
 
-    /// Writes without blocking. False: the connection is over.
+    /// See [`sys::flush`].
     fn flush(&mut self, epoll: &Epoll) -> bool {
-        let mut from = 0;
-        while from < self.output.len() {
-            match sys::write(&self.fd, &self.output[from..]) {
-                Ok(n) => from += n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return false,
-            }
-        }
-        self.output.drain(..from);
-        let waits = !self.output.is_empty();
-        self.output.len() <= UNREAD_MAX
-            && epoll.want_write(self.fd.as_fd(), self.token, waits).is_ok()
+        sys::flush(&self.fd, self.token, &mut self.output, epoll)
     }
 }
 
@@ -157,10 +149,10 @@ impl Daemon {
     /// Accepts the next adapter. A second one, and one of another user, is sent away.
     pub(super) fn let_adapter_in(&mut self) {
         let Some(fd) = self.accept(FEED_LISTENER) else { return };
-        let Some(feed) = &mut self.feed else { return };
+        let Some(is_fed) = self.feed.as_ref().map(Feed::is_fed) else { return };
         let may = sys::credentials(fd.as_fd())
             .is_ok_and(|cred| cred.uid == 0 || cred.uid == sys::own_uid());
-        let why = match (may, feed.is_fed()) {
+        let why = match (may, is_fed) {
             (true, false) => None,
             (true, true) => Some("there is an adapter already"),
             (false, _) => Some("only root and the router's own user may be the adapter"),
@@ -171,20 +163,13 @@ impl Daemon {
             let _ = sys::write(&fd, &line);
             return;
         }
-        self.last_token += 1;
-        let token = FEED | self.last_token;
+        let token = self.next_token(FEED);
         let policy = self.broker.policy();
         let Some(host) = &policy.host else { return };
         if self.epoll.add(fd.as_fd(), token).is_err() {
             return;
         }
-        let mut adapter = Adapter {
-            fd,
-            token,
-            input: Vec::new(),
-            output: Vec::new(),
-            published: BTreeMap::new(),
-        };
+        let mut adapter = Adapter::new(fd, token);
         let hello = Wish::Hello {
             version: VERSION,
             host: host.id.clone(),
@@ -195,9 +180,11 @@ impl Daemon {
         write(&hello, &mut adapter.output);
         adapter.publish(policy);
         write(&Wish::Ready {}, &mut adapter.output);
-        feed.counted.adapters += 1;
         let lives = adapter.flush(&self.epoll);
-        feed.adapter = Some(adapter);
+        if let Some(feed) = &mut self.feed {
+            feed.counted.adapters += 1;
+            feed.adapter = Some(adapter);
+        }
         self.say(format_args!("an adapter brings the map"));
         if !lives {
             self.lose_adapter(None);
@@ -212,11 +199,11 @@ impl Daemon {
             Ok(events) => events,
             Err(why) => return self.lose_adapter(why),
         };
-        let (now, mut actions, mut fault) = (now_ns(), Vec::new(), None);
+        let (now, mut fault) = (now_ns(), None);
         for event in events {
             feed.counted.lines += 1;
             let (network, vip, why) = match event {
-                Ok((key, event)) => match self.broker.map(now, event, &mut actions) {
+                Ok((key, event)) => match self.broker.map(now, event) {
                     Ok(()) => continue,
                     Err(why) => (key.network, key.vip, why),
                 },
@@ -235,7 +222,7 @@ impl Daemon {
         // Before the answers leave, so that the worker knows the tenant when its first packet
         // comes.
         self.relaying.catch_up(&self.broker, now);
-        self.perform(actions);
+        self.perform();
         if fault.is_some() || !lives {
             self.lose_adapter(fault);
         }
@@ -251,10 +238,9 @@ impl Daemon {
             write(&Wish::Error { why }, &mut adapter.output);
             adapter.flush(&self.epoll);
         }
-        let mut actions = Vec::new();
         // `Lost` cannot be refused.
-        let _ = self.broker.map(now_ns(), MapEvent::Lost, &mut actions);
-        self.perform(actions);
+        let _ = self.broker.map(now_ns(), MapEvent::Lost);
+        self.perform();
         self.say(format_args!("no adapter brings the map any more"));
     }
 
@@ -286,13 +272,7 @@ mod tests {
     #[test]
     fn each_change_of_a_tenant_is_published_once() {
         let [ours, _theirs] = sys::pair().unwrap();
-        let mut adapter = Adapter {
-            fd: Foreign::from(ours),
-            token: 0,
-            input: Vec::new(),
-            output: Vec::new(),
-            published: BTreeMap::new(),
-        };
+        let mut adapter = Adapter::new(Foreign::from(ours), 0);
         let mut wishes = |policy: &Policy| {
             adapter.publish(policy);
             let said = String::from_utf8(std::mem::take(&mut adapter.output)).unwrap();

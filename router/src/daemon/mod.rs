@@ -39,7 +39,6 @@ use admin::Admin;
 use confine::Fence;
 use connection::Connection;
 use feed::Feed;
-use gdrcore_net::addr::Endpoint;
 use gdrcore_net::clock::{now_ns, random_seed};
 use gdrcore_net::via::proto::MESSAGE_MAX;
 use gdrcore_net::via::wire::Buffer;
@@ -47,13 +46,13 @@ use keyfile::KeyFile;
 use listener::Listener;
 use log::Log;
 use metrics::Metrics;
-use peer_process::Host;
+use peer_process::namespace;
 use relaying::RelayWorker;
 use remoting::RemoteWorkers;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use supervised::Supervised;
 use sys::{Epoll, Ready, SocketKind};
 
@@ -147,14 +146,9 @@ impl Daemon {
         if fence == Fence::Whole {
             remoting::open_nics_anew(&mut devices)?;
         }
-        let admin = policy
-            .admin
-            .as_deref()
-            .map(|path| match given.listener(path, SocketKind::Stream) {
-                Some(fd) => Listener::adopt(path, fd),
-                None => Listener::open(path, SocketKind::Stream, 0o600, false),
-            })
-            .transpose()?;
+        let admin = policy.admin.as_deref();
+        let admin = admin.map(|path| given.listen(path, SocketKind::Stream, 0o600, false));
+        let admin = admin.transpose()?;
         if let Some(admin) = &admin {
             epoll.add(admin.fd(), ADMIN_LISTENER).map_err(said("epoll"))?;
         }
@@ -180,7 +174,7 @@ impl Daemon {
             rate_limits: options.rate_limits.clone(),
             users,
             fence,
-            broker: Broker::new(policy, epoch),
+            broker: Broker::new(policy, epoch, namespace),
             keys: None,
             supervised: Supervised::from_environment(),
             epoll,
@@ -232,31 +226,20 @@ impl Daemon {
             for r in &ready {
                 if r.token == SIGNALS {
                     while let Some(signal) = sys::next_signal(self.signals.as_fd()) {
-                        let begins = signal == libc::SIGTERM && !self.is_draining();
-                        if begins {
-                            self.drain(DRAIN_NS);
-                            continue;
-                        }
-                        if signal != libc::SIGHUP {
-                            self.say(format_args!("ends by signal {signal}"));
-                            self.retire();
+                        if self.handle_signal(signal) {
                             return Ok(());
-                        }
-                        if let Err(what) = self.reload() {
-                            mention(format_args!("the policy stays as it was: {what}"));
                         }
                     }
                     continue;
                 }
                 self.attend(r);
             }
-            let mut actions = Vec::new();
-            self.broker.tick(now_ns(), &mut actions);
+            self.broker.tick(now_ns());
             if self.broker.take_end_of_learning(now_ns()) {
                 self.keys.iter_mut().for_each(KeyFile::settle);
-                self.broker.serve_waiting(now_ns(), &Host, &mut actions);
+                self.broker.serve_waiting(now_ns());
             }
-            self.perform(actions);
+            self.perform();
             self.relaying.catch_up(&self.broker, now_ns());
             if self.broker.is_drained(now_ns()) {
                 self.say(format_args!("has drained"));
@@ -279,12 +262,30 @@ impl Daemon {
         }
     }
 
+    /// Does what a signal asks for. True: the router ends.
+    fn handle_signal(&mut self, signal: i32) -> bool {
+        match signal {
+            libc::SIGTERM if !self.is_draining() => self.drain(DRAIN_NS),
+            libc::SIGHUP => {
+                if let Err(what) = self.reload() {
+                    mention(format_args!("the policy stays as it was: {what}"));
+                }
+            }
+            _ => {
+                self.say(format_args!("ends by signal {signal}"));
+                self.retire();
+                return true;
+            }
+        }
+        false
+    }
+
     /// Refuses new sessions and routes, and ends after so many nanoseconds or with the last
     /// session.
     fn drain(&mut self, ns: u64) {
-        let (now, mut actions) = (now_ns(), Vec::new());
-        self.broker.drain(now, now.saturating_add(ns), &mut actions);
-        self.perform(actions);
+        let now = now_ns();
+        self.broker.drain(now, now.saturating_add(ns));
+        self.perform();
         self.supervised.stopping();
         self.say(format_args!("drains for {} ms at most", ns / 1_000_000));
     }
@@ -345,12 +346,8 @@ impl Daemon {
         for path in &wanted {
             if !self.listeners.values().any(|l| l.path() == *path) {
                 let is_tenants = policy.listen.as_ref() != Some(*path);
-                let listener = match given.listener(path, SocketKind::Packets) {
-                    Some(fd) => Listener::adopt(path, fd)?,
-                    None => Listener::open(path, SocketKind::Packets, 0o666, is_tenants)?,
-                };
-                self.last_token += 1;
-                let token = LISTENER | self.last_token;
+                let listener = given.listen(path, SocketKind::Packets, 0o666, is_tenants)?;
+                let token = self.next_token(LISTENER);
                 self.epoll.add(listener.fd(), token).map_err(|e| format!("epoll: {e}"))?;
                 fresh.push((token, listener));
             }
@@ -374,34 +371,32 @@ impl Daemon {
         policy.limit_by_ffr_id(&self.rate_limits)?;
         self.fence.admits(&policy)?;
         self.remoting.admits(&policy)?;
-        let admin = self.admin.as_ref().map(Listener::path);
-        if policy.admin.is_some() && policy.admin.as_deref() != admin {
-            return Err("`admin` can't change while the router runs".into());
-        }
-        if policy.key != self.broker.policy().key {
-            return Err("`key` can't change while the router runs".into());
-        }
-        if policy.metrics != self.metrics.as_ref().map(Metrics::address) {
-            return Err("`metrics` can't change while the router runs".into());
-        }
-        if policy.gpus != self.broker.policy().gpus {
-            return Err("`gpus` can't change while the router runs".into());
-        }
-        if policy.host.as_ref().map(place) != self.broker.policy().host.as_ref().map(place) {
-            return Err(
-                "`id`, `address`, `port` and `feed` of [host] can't change while the router runs; \
-                        its map may"
-                    .into(),
-            );
+        let (admin, present) = (self.admin.as_ref().map(Listener::path), self.broker.policy());
+        let host = |policy: &Policy| {
+            policy.host.as_ref().map(|h| (h.id.clone(), h.at, h.feed().map(PathBuf::from)))
+        };
+        let fixed = [
+            ("`admin`", policy.admin.is_none() || policy.admin.as_deref() == admin),
+            ("`key`", policy.key == present.key),
+            ("`metrics`", policy.metrics == self.metrics.as_ref().map(Metrics::address)),
+            ("`gpus`", policy.gpus == present.gpus),
+            ("`id`, `address`, `port` and `feed` of [host]", host(&policy) == host(present)),
+        ];
+        if let Some((keys, _)) = fixed.iter().find(|(_, is_same)| !is_same) {
+            return Err(format!("{keys} can't change while the router runs"));
         }
         self.listen(&policy, &mut Activation::default())?;
-        let mut actions = Vec::new();
-        self.broker.reload(now_ns(), policy, &Host, &mut actions);
-        self.perform(actions);
+        self.broker.reload(now_ns(), policy);
+        self.perform();
         self.review();
         self.publish();
         self.say(format_args!("has read the policy anew"));
         Ok(())
+    }
+
+    fn next_token(&mut self, kind: u64) -> u64 {
+        self.last_token += 1;
+        kind | self.last_token
     }
 
     fn say(&self, words: std::fmt::Arguments<'_>) {
@@ -427,11 +422,6 @@ fn key_path(policy: &Policy, options: &Options) -> Option<PathBuf> {
         path.push(".key");
         Some(path.into())
     })
-}
-
-/// The keys of `[host]` that a reload must not change.
-fn place(host: &crate::policy::Host) -> (&str, Endpoint, Option<&Path>) {
-    (&host.id, host.at, host.feed())
 }
 
 /// A line on standard error, which may have been closed.

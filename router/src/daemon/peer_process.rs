@@ -1,21 +1,14 @@
 //! The kernel's facts about the process at the other end of a socket.
 
 use super::sys;
-use crate::identity::{Namespace, PeerFacts, World};
+use crate::identity::{Namespace, PeerFacts};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-pub(super) struct Host;
-
-impl World for Host {
-    fn netns(&self, path: &Path) -> Option<Namespace> {
-        namespace(path)
-    }
-}
-
-fn namespace(path: &Path) -> Option<Namespace> {
+/// The namespace of a file.
+pub(super) fn namespace(path: &Path) -> Option<Namespace> {
     fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
@@ -69,12 +62,12 @@ mod tests {
         let (seen, process) = identify(Path::new("/s"), a.as_fd()).unwrap();
         assert_eq!(seen.pid as u32, std::process::id());
         assert_eq!(seen.uid, Some(sys::own_uid()));
-        assert_eq!(seen.netns, Host.netns(Path::new("/proc/self/ns/net")));
+        assert_eq!(seen.netns, namespace(Path::new("/proc/self/ns/net")));
         assert!(seen.netns.is_some() && process.is_some());
         // Of the process, not of this thread.
         let name = fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!(seen.program, name.trim_end());
-        assert_eq!(Host.netns(Path::new("/nowhere")), None);
+        assert_eq!(namespace(Path::new("/nowhere")), None);
     }
 
     #[test]

@@ -5,14 +5,14 @@ use super::sys;
 use super::wire::{self, Common};
 use super::worker::{Command, RelayLoop};
 use super::worker_thread::WorkerThread;
-use crate::broker::{Broker, SessionId, Up, LISTENS};
+use crate::broker::{Broker, SessionId, UpSession, LISTENS};
 use crate::policy::{Limits, Outside, Placed, Published, Tenant};
 use crate::relay::far::source_port;
-use crate::relay::{Counters, Far, FarPeer, Place, Slots, State, TENANTS};
+use crate::relay::{Counters, Far, FarPeer, SessionAddress, SlotState, Slots, TENANTS};
 use gdrcore_core::Error;
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::clock::now_ns;
-use gdrcore_net::shm::relay::{Ends, Relay};
+use gdrcore_net::shm::relay::{Relay, RingDescriptors};
 use gdrcore_net::soft::largest_path_mtu;
 use gdrcore_net::via::proto::Service;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// A tenant at the worker: its number and its limits.
-struct Known {
+struct WorkerTenant {
     number: u16,
     limits: Limits,
     /// [`RelayWorker::joined`] at its last session. The tenant with the least value is the least
@@ -30,7 +30,7 @@ struct Known {
 }
 
 /// Other hosts, and the relay's state for them.
-struct Hosts {
+struct FarHosts {
     at: Endpoint,
     mtu: u32,
     counters: Arc<wire::Counters>,
@@ -51,12 +51,12 @@ pub(super) struct RelayWorker {
     slots: Arc<Slots>,
     given: BTreeMap<SessionId, u16>,
     /// By name.
-    tenants: BTreeMap<String, Known>,
+    tenants: BTreeMap<String, WorkerTenant>,
     /// Sessions so far.
     joined: u64,
     line_rate: u64,
     networks: BTreeMap<String, u32>,
-    hosts: Option<Hosts>,
+    hosts: Option<FarHosts>,
     /// Rules and tables given to the worker, which frees none.
     outside: Vec<Arc<Outside>>,
     published: Vec<Arc<Published>>,
@@ -74,7 +74,7 @@ impl RelayWorker {
     ) -> Result<RelayWorker, String> {
         let open = |at| Common::open(at, given).map_err(|e| no_address(at, e));
         let common = at.map(open).transpose()?;
-        let hosts = at.zip(common.as_ref()).map(|(at, common)| Hosts {
+        let hosts = at.zip(common.as_ref()).map(|(at, common)| FarHosts {
             at: *at,
             mtu: largest_path_mtu(common.link_mtu()),
             counters: Arc::default(),
@@ -87,7 +87,7 @@ impl RelayWorker {
         RelayWorker::begin(common, hosts).map_err(|e| format!("relay: {e}"))
     }
 
-    fn begin(common: Option<Common>, hosts: Option<Hosts>) -> io::Result<RelayWorker> {
+    fn begin(common: Option<Common>, hosts: Option<FarHosts>) -> io::Result<RelayWorker> {
         let [news, tells] = sys::pair()?;
         let slots = Arc::new(Slots::default());
         let wire = common.zip(hosts.as_ref().map(|hosts| hosts.counters.clone()));
@@ -124,21 +124,25 @@ impl RelayWorker {
     ///
     /// # Errors
     /// In words.
-    pub(super) fn join(&mut self, broker: &Broker, id: SessionId) -> Result<Ends, String> {
+    pub(super) fn join(
+        &mut self,
+        broker: &Broker,
+        id: SessionId,
+    ) -> Result<RingDescriptors, String> {
         let (up, peers) = broker.peers(id).ok_or("there is no such session")?;
         let (ring, ends) = Relay::create(up.grows)
             .map_err(|_| "the router has no descriptor or memory left for rings".to_string())?;
         let ring = ring.with_headers(up.headers);
         let leaves = up.tenant.place.is_some() || up.tenant.outside;
         let wire = self.hosts.as_ref().filter(|_| leaves);
-        let wire = wire.map(|hosts| wire::Ends::open(&hosts.at, &up.blocks)).transpose();
+        let wire = wire.map(|hosts| wire::SocketParts::open(&hosts.at, &up.blocks)).transpose();
         let wire = wire.map_err(|e| no_port(e, source_port(up.blocks.start)))?;
         let slot = self.slots.take().ok_or("the router has no rings left")?;
         let network = self.network(&up.tenant.network);
         self.given.insert(id, slot);
         self.allow(slot, &peers);
-        self.allow_far(broker, slot, up);
-        let place = Place { network, gid: up.gid, blocks: up.blocks.clone() };
+        self.allow_far(broker, [(slot, up)].into_iter());
+        let place = SessionAddress { network, gid: up.gid, blocks: up.blocks.clone() };
         let number = self.number(broker, &up.tenant);
         self.worker.send(Command::Join(slot, number, place, ring, wire));
         self.review_outside(broker, slot, up);
@@ -149,7 +153,7 @@ impl RelayWorker {
     }
 
     /// Tells the worker which plain endpoints a slot may talk to.
-    fn review_outside(&mut self, broker: &Broker, slot: u16, up: &Up) {
+    fn review_outside(&mut self, broker: &Broker, slot: u16, up: &UpSession) {
         // The worker frees no rules: free those that it has dropped.
         self.outside.retain(|rules| Arc::strong_count(rules) > 1);
         let rules = broker.policy().outside_of(&up.tenant).map(|rules| {
@@ -188,14 +192,15 @@ impl RelayWorker {
         *self.networks.entry(name.into()).or_insert(next)
     }
 
-    /// Sets which tenants of other hosts a slot may reach.
-    fn allow_far(&self, broker: &Broker, slot: u16, up: &Up) {
-        self.allow_far_all(broker, [(slot, up)].into_iter());
+    /// Sets which tenants of other hosts all slots may reach.
+    fn allow_far_all(&self, broker: &Broker) {
+        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.find_up(id)?)));
+        self.allow_far(broker, here);
     }
 
-    /// The same for many slots. All sessions of a tenant may reach the same tenants.
-    fn allow_far_all<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u Up)>) {
-        let Some(Hosts { tables, known, numbers, .. }) = &self.hosts else { return };
+    /// The same for some slots. All sessions of a tenant may reach the same tenants.
+    fn allow_far<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u UpSession)>) {
+        let Some(FarHosts { tables, known, numbers, .. }) = &self.hosts else { return };
         let Some(far) = tables.last() else { return };
         let mut found: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         for (slot, up) in all {
@@ -241,8 +246,7 @@ impl RelayWorker {
             return;
         }
         let Some(far) = self.renew_far(broker) else { return };
-        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.find_up(id)?)));
-        self.allow_far_all(broker, here);
+        self.allow_far_all(broker);
         self.worker.send(Command::Far(far));
         if let Some(hosts) = &mut self.hosts {
             // So that tables take at most a fifth of this thread's time, however fast the adapter
@@ -260,7 +264,7 @@ impl RelayWorker {
 
     /// Hosts at whose addresses no router listens.
     pub(super) fn silent(&self, now: u64) -> BTreeSet<String> {
-        let Some(Hosts { tables, known, .. }) = &self.hosts else { return BTreeSet::new() };
+        let Some(FarHosts { tables, known, .. }) = &self.hosts else { return BTreeSet::new() };
         let silent = tables.last().into_iter().flat_map(|far| far.silent(now));
         let named = silent.filter_map(|at| known.iter().find(|p| p.at == *at));
         named.map(|p| p.host.to_string()).collect()
@@ -285,7 +289,7 @@ impl RelayWorker {
                 Ok(next) if usize::from(next) < TENANTS => next,
                 _ => self.take_back(broker),
             };
-            let known = Known { number, limits: Limits::NONE, used: 0 };
+            let known = WorkerTenant { number, limits: Limits::NONE, used: 0 };
             self.tenants.insert(tenant.name.clone(), known);
         }
         self.limit(&tenant.name, &tenant.limits);
@@ -348,8 +352,7 @@ impl RelayWorker {
             let peers = broker.peers(id).map(|(_, peers)| peers).unwrap_or_default();
             self.allow(slot, &peers);
         }
-        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.find_up(id)?)));
-        self.allow_far_all(broker, here);
+        self.allow_far_all(broker);
         if let Some(far) = fresh {
             self.worker.send(Command::Far(far));
         }
@@ -377,7 +380,7 @@ impl RelayWorker {
     /// Sessions that the worker has given up.
     pub(super) fn broken(&self) -> Vec<SessionId> {
         while matches!(sys::read(&self.news, &mut [0; 64]), Ok(1..)) {}
-        let is_broken = |slot: u16| self.slots.state(slot) == State::Broken;
+        let is_broken = |slot: u16| self.slots.state(slot) == SlotState::Broken;
         self.given.iter().filter(|(_, &slot)| is_broken(slot)).map(|(&id, _)| id).collect()
     }
 

@@ -1,12 +1,9 @@
 //! The answers for `gdrcore-routerctl`, as JSON objects of one line.
 
-use super::confine::Fence;
 use super::feed::Feed;
-use super::relaying::RelayWorker;
-use super::remoting::RemoteWorkers;
 use super::sys::own_uid;
-use super::wire;
-use crate::broker::{Broker, State};
+use super::{wire, Daemon};
+use crate::broker::{Broker, SessionState};
 use crate::firewall::rule;
 use crate::policy::{show, Placed, Tenant};
 use crate::relay::{Counters, Refused};
@@ -14,39 +11,31 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::clock::now_ns;
 use serde_json::{json, Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The router.
-pub(super) fn status(
-    broker: &Broker,
-    relaying: &RelayWorker,
-    remoting: &RemoteWorkers,
-    feed: Option<&Feed>,
-    file: Option<&Path>,
-    fence: Fence,
-) -> String {
-    let up = broker.sessions().filter(|(_, s)| matches!(s.state, State::Up(_))).count();
+pub(super) fn status(daemon: &Daemon) -> String {
+    let broker = &daemon.broker;
+    let devices = daemon.remoting.devices();
+    let devices = devices.map(|(name, objects)| (name.to_string(), json!({"objects": objects})));
+    let up = broker.sessions().filter(|(_, s)| matches!(s.state, SessionState::Up(_))).count();
     let policy = broker.policy();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "policy": file.map(|f| f.display().to_string()),
+        "policy": daemon.file.as_ref().map(|f| f.display().to_string()),
         "tenants": policy.tenants.len(),
         "sessions": up,
         "without_hello": broker.sessions().count() - up,
         "blocks": broker.blocks_given(),
         "drains": broker.drains_until().is_some(),
-        "confined": fence.name(),
+        "confined": daemon.fence.name(),
         "host": policy.host.as_ref().map(|host| &host.id),
         "address": policy.host.as_ref().map(|host| host.at.to_string()),
         "firewall": policy.host.as_ref().map(|_| rule(&ports(broker), own_uid())),
-        "wire": relaying.wire().map(wired),
-        "devices": remoting
-            .devices()
-            .map(|(name, objects)| (name.to_string(), json!({"objects": objects})))
-            .collect::<Map<String, Value>>(),
-        "feed": feed.map(|feed| fed(broker, feed)),
+        "wire": daemon.relaying.wire().map(wired),
+        "devices": devices.collect::<Map<String, Value>>(),
+        "feed": daemon.feed.as_ref().map(|feed| fed(broker, feed)),
     })
     .to_string()
 }
@@ -79,13 +68,10 @@ fn ports(broker: &Broker) -> BTreeSet<u16> {
 }
 
 /// The other hosts, a line each.
-pub(super) fn hosts<'r>(
-    broker: &'r Broker,
-    relaying: &RelayWorker,
-) -> impl Iterator<Item = String> + 'r {
-    let silent = relaying.silent(now_ns());
+pub(super) fn hosts(daemon: &Daemon) -> impl Iterator<Item = String> + '_ {
+    let silent = daemon.relaying.silent(now_ns());
     let mut all: BTreeMap<&str, (&Placed, usize)> = BTreeMap::new();
-    for placed in broker.far_tenants() {
+    for placed in daemon.broker.far_tenants() {
         all.entry(&placed.host).or_insert((placed, 0)).1 += 1;
     }
     all.into_iter().map(move |(host, (placed, tenants))| {
@@ -130,19 +116,15 @@ fn refused(all: &[AtomicU64; Refused::ALL.len()]) -> Value {
 }
 
 /// The sessions, a line each.
-pub(super) fn sessions<'r>(
-    broker: &'r Broker,
-    relaying: &'r RelayWorker,
-    remoting: &'r RemoteWorkers,
-) -> impl Iterator<Item = String> + 'r {
-    broker.sessions().map(|(id, s)| {
+pub(super) fn sessions(daemon: &Daemon) -> impl Iterator<Item = String> + '_ {
+    daemon.broker.sessions().map(|(id, s)| {
         let seen = &s.seen;
         let unnamed =
             |state| json!({"session": id, "state": state, "pid": seen.pid, "uid": seen.uid});
         let shown = match &s.state {
-            State::New(_) => unnamed("new"),
-            State::Waits(_) => unnamed("waits"),
-            State::Up(up) => json!({
+            SessionState::New(_) => unnamed("new"),
+            SessionState::Waits(_) => unnamed("waits"),
+            SessionState::Up(up) => json!({
                 "session": id,
                 "state": "up",
                 "tenant": up.tenant.name,
@@ -157,8 +139,8 @@ pub(super) fn sessions<'r>(
                 "linked_by": up.linked_by,
                 "routes": up.routes.len(),
                 "listens": up.listens.len(),
-                "relay": relaying.counters(id).map(relay),
-                "remote": remoting.session(id).map(|(device, c)| json!({
+                "relay": daemon.relaying.counters(id).map(relay),
+                "remote": daemon.remoting.session(id).map(|(device, c)| json!({
                     "device": device,
                     "posted": count(&c.posted),
                     "refused": count(&c.refused),
@@ -172,10 +154,10 @@ pub(super) fn sessions<'r>(
 }
 
 /// The policy's tenants, and others that have sessions; each with its number of sessions.
-pub(super) fn known(broker: &Broker) -> Vec<(Tenant, usize)> {
+pub(super) fn tenants_and_sessions(broker: &Broker) -> Vec<(Tenant, usize)> {
     let mut here: BTreeMap<&str, (&Tenant, usize)> = BTreeMap::new();
     for (_, s) in broker.sessions() {
-        if let State::Up(up) = &s.state {
+        if let SessionState::Up(up) = &s.state {
             here.entry(&up.tenant.name).or_insert((&up.tenant, 0)).1 += 1;
         }
     }
@@ -190,11 +172,8 @@ pub(super) fn known(broker: &Broker) -> Vec<(Tenant, usize)> {
 }
 
 /// The tenants, a line each.
-pub(super) fn tenants<'r>(
-    broker: &Broker,
-    relaying: &'r RelayWorker,
-) -> impl Iterator<Item = String> + 'r {
-    known(broker).into_iter().map(|(t, sessions)| {
+pub(super) fn tenants(daemon: &Daemon) -> impl Iterator<Item = String> + '_ {
+    tenants_and_sessions(&daemon.broker).into_iter().map(|(t, sessions)| {
         let l = &t.limits;
         json!({
             "tenant": t.name,
@@ -206,7 +185,7 @@ pub(super) fn tenants<'r>(
             "burst": l.burst,
             "weight": l.weight,
             "metered": l.metered,
-            "relay": relaying.tenant(&t.name).map(relay),
+            "relay": daemon.relaying.tenant(&t.name).map(relay),
         })
         .to_string()
     })

@@ -1,9 +1,10 @@
 //! The rings of sessions, and the forwarding of one packet from a session or another host.
 
-use super::wire::{self, add, flow_of, Came, Wire};
+use super::wire::{self, add, flow_of, ReceivedPacket, Wire};
 use crate::relay::scheduler::OVERHEAD;
 use crate::relay::{
-    Counters, Destination, Ingress, Place, Refused, Scheduler, Slots, Switch, UnknownSender, SLOTS,
+    Counters, Destination, Ingress, Refused, Scheduler, SessionAddress, Slots, Switch,
+    UnknownSender, SLOTS,
 };
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::readdress;
@@ -117,8 +118,8 @@ impl SessionRings {
             // A refused packet is work, too.
             scheduler.charge(now, from, bytes);
             let goal = switch.route(now, from, &to, came.first);
-            let leaves = goal.and_then(|goal| abroad(switch, &address, &to, goal, came.first));
-            let to = match leaves {
+            let hop = goal.and_then(|goal| next_hop(switch, &address, &to, goal, came.first));
+            let to = match hop {
                 Ok((Destination::Slot(to), _)) => to,
                 Ok((goal, at)) => {
                     count(of(from), |c| &c.tx.0, 1);
@@ -127,7 +128,7 @@ impl SessionRings {
                         sending.push(from);
                     }
                     if let Some((wire, at)) = wire.zip(at) {
-                        leave(wire, from, goal, (&address, &to), &at, &came);
+                        send_to_host(wire, from, goal, (&address, &to), &at, &came);
                         stalled[usize::from(from)] = wire.waits(from);
                     }
                     break 'packet Ok(true);
@@ -175,7 +176,7 @@ impl SessionRings {
         now: u64,
         own: &Endpoint,
         counted: &wire::Counters,
-        came: Came<'_>,
+        came: ReceivedPacket<'_>,
     ) {
         let SessionRings { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
@@ -184,7 +185,7 @@ impl SessionRings {
         }
         let peer = match switch.far().sender(&came.from) {
             Ok(peer) => peer,
-            Err(UnknownSender::Host) => return self.welcome(now, own, counted, came),
+            Err(UnknownSender::Host) => return self.arrive_outside(now, own, counted, came),
             Err(UnknownSender::Block) => return add(&counted.bad_block, 1),
         };
         switch.far().note_life(&came.from);
@@ -194,7 +195,7 @@ impl SessionRings {
         };
         let Some(sender) = switch.far().peer(peer).map(|p| p.gid) else { return };
         let Some(gid) = switch.gid(to) else { return };
-        let (was, flow) = (arrived_by(own, &came), flow_of(&sender, &gid));
+        let (was, flow) = (flow_of_hosts(own, &came), flow_of(&sender, &gid));
         let Some((body, _)) = came.packet.split_last_chunk::<ICRC_LEN>() else { return };
         let icrc = if was.is_v6() || !flow.is_v6() {
             // The ICRC stays the sender's all the way, so that the receiver checks it.
@@ -211,14 +212,20 @@ impl SessionRings {
     }
 
     /// Delivers a packet of a plain endpoint to its receiver.
-    fn welcome(&mut self, now: u64, own: &Endpoint, counted: &wire::Counters, came: Came<'_>) {
+    fn arrive_outside(
+        &mut self,
+        now: u64,
+        own: &Endpoint,
+        counted: &wire::Counters,
+        came: ReceivedPacket<'_>,
+    ) {
         let SessionRings { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
         if !switch.talks_outside() {
             return add(&counted.bad_host, 1);
         }
         let Some((body, _)) = came.packet.split_last_chunk::<ICRC_LEN>() else { return };
-        if arrived_by(own, &came).check(came.ident, came.packet).is_err() {
+        if flow_of_hosts(own, &came).check(came.ident, came.packet).is_err() {
             return add(&counted.bad_icrc, 1);
         }
         let outside = match switch.judge_outside(&came.from.ip, came.packet) {
@@ -322,7 +329,14 @@ impl SessionRings {
         !self.stalled[usize::from(slot)] && ring.as_ref().is_some_and(Relay::has_input)
     }
 
-    pub(super) fn open(&mut self, now: u64, slot: u16, tenant: u16, place: Place, ring: Relay) {
+    pub(super) fn open(
+        &mut self,
+        now: u64,
+        slot: u16,
+        tenant: u16,
+        place: SessionAddress,
+        ring: Relay,
+    ) {
         self.switch.join(now, slot, place);
         self.scheduler.join(slot, tenant);
         self.tenants[usize::from(slot)] = tenant;
@@ -342,7 +356,7 @@ impl SessionRings {
 
 /// The host to which a packet goes, if it is another one. A packet that the router will change must
 /// have a right ICRC, since the changed packet gets a right one in any case.
-fn abroad(
+fn next_hop(
     switch: &Switch,
     from: &[u8; 16],
     to: &[u8; 16],
@@ -361,7 +375,7 @@ fn abroad(
 }
 
 /// Sends a session's packet to another host. `from` and `to` are the tenants' addresses.
-fn leave(
+fn send_to_host(
     wire: &mut Wire,
     slot: u16,
     goal: Destination,
@@ -380,7 +394,7 @@ fn leave(
 }
 
 /// The flow between the hosts of a received packet.
-fn arrived_by(own: &Endpoint, came: &Came<'_>) -> Flow {
+fn flow_of_hosts(own: &Endpoint, came: &ReceivedPacket<'_>) -> Flow {
     Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port)
 }
 

@@ -2,16 +2,15 @@
 //! actions.
 
 use super::connection::{Connection, Sent, Tokens};
-use super::peer_process::{identify, Host};
+use super::peer_process::identify;
 use super::sys::{self, Ready};
 use super::{reserve, Daemon, ADMIN_LISTENER, FEED_LISTENER, METRICS_LISTENER, PROCESS, SOCKET};
-use crate::broker::{Action, SessionId, State};
+use crate::broker::{Action, SessionId, SessionState};
 use crate::identity::PeerFacts;
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::rights::Foreign;
 use gdrcore_net::via::proto::{Envelope, Message, Routed, Text};
 use gdrcore_net::via::wire::ReadOutcome;
-use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
 /// Messages of one session in one round.
@@ -76,7 +75,7 @@ impl Daemon {
         let strangers: Vec<(SessionId, Option<u32>)> = self
             .broker
             .sessions()
-            .filter(|(_, s)| matches!(s.state, State::New(_)))
+            .filter(|(_, s)| matches!(s.state, SessionState::New(_)))
             .map(|(id, s)| (id, s.seen.uid))
             .collect();
         if strangers.len() < STRANGERS {
@@ -84,15 +83,7 @@ impl Daemon {
         }
         let same = strangers.iter().find(|(_, uid)| *uid == newcomer.uid);
         if let Some(&(id, _)) = same.or(strangers.first()) {
-            let mut actions = Vec::new();
-            self.broker.expel(
-                now_ns(),
-                id,
-                libc::EAGAIN,
-                "too many connections without a HELLO",
-                &mut actions,
-            );
-            self.perform(actions);
+            self.expel(id, libc::EAGAIN, "too many connections without a HELLO");
         }
     }
 
@@ -116,18 +107,10 @@ impl Daemon {
             let Some(connection) = self.connections.get(&id) else { return };
             match connection.receive(&mut self.buffer) {
                 ReadOutcome::Message(m) => {
-                    let mut actions = Vec::new();
                     let fds = if m.cut { m.count.max(1) } else { m.count };
-                    self.broker.handle(
-                        now_ns(),
-                        id,
-                        &self.buffer[..m.len],
-                        fds,
-                        &Host,
-                        &mut actions,
-                    );
+                    self.broker.handle(now_ns(), id, &self.buffer[..m.len], fds);
                     drop(m);
-                    self.perform(actions);
+                    self.perform();
                 }
                 ReadOutcome::Nothing => return,
                 ReadOutcome::Gone => return self.end_session(id),
@@ -137,9 +120,14 @@ impl Daemon {
 
     /// Ends a session whose process or connection has ended.
     pub(super) fn end_session(&mut self, id: SessionId) {
-        let mut actions = Vec::new();
-        self.broker.end_session(now_ns(), id, &mut actions);
-        self.perform(actions);
+        self.broker.end_session(now_ns(), id);
+        self.perform();
+    }
+
+    /// Ends a session, and tells `why` to its program and to the log.
+    pub(super) fn expel(&mut self, id: SessionId, errno: i32, why: &str) {
+        self.broker.expel(now_ns(), id, errno, why);
+        self.perform();
     }
 
     /// Expels sessions that a worker has given up, for their rings or for the end of their device.
@@ -150,54 +138,54 @@ impl Daemon {
         // says so by its connection, and that may be unread.
         remote.iter().for_each(|(id, _)| self.hear(*id));
         for (id, why) in relayed.chain(remote) {
-            let mut actions = Vec::new();
-            let (errno, why) = match &why {
-                Some(why) => (libc::ENODEV, why.as_str()),
+            match why {
+                Some(why) => self.expel(id, libc::ENODEV, &why),
                 None => {
                     let why =
                         "its rings hold what no program of ours writes, or it has let go of them";
-                    (libc::EPROTO, why)
+                    self.expel(id, libc::EPROTO, why);
                 }
-            };
-            self.broker.expel(now_ns(), id, errno, why, &mut actions);
-            self.perform(actions);
+            }
         }
     }
 
     /// Performs the broker's actions, and the actions that follow from them.
-    pub(super) fn perform(&mut self, actions: Vec<Action>) {
-        let mut queue = VecDeque::from(actions);
-        while let Some(action) = queue.pop_front() {
-            match action {
-                Action::Send(id, e) => {
-                    self.log_answer(id, &e);
-                    self.send(id, &e, None, &mut queue);
+    pub(super) fn perform(&mut self) {
+        loop {
+            let actions = self.broker.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            actions.into_iter().for_each(|action| self.perform_one(action));
+        }
+    }
+
+    fn perform_one(&mut self, action: Action) {
+        match action {
+            Action::Send(id, e) => {
+                self.log_answer(id, &e);
+                self.send(id, &e, None);
+            }
+            Action::Connect { caller, routed, owner, link } => match self.link(owner, &link) {
+                Ok(end) => self.send(caller, &routed, Some(end)),
+                Err(why) => {
+                    self.broker.link_failed(owner, link.seq);
+                    let refused = Message::Routed(Routed::refused(Text::new(why)));
+                    let refused = Envelope::answer(routed.seq, -libc::EAGAIN, refused);
+                    self.send(caller, &refused, None);
                 }
-                Action::Connect { caller, routed, owner, link } => match self.link(owner, &link) {
-                    Ok(end) => self.send(caller, &routed, Some(end), &mut queue),
-                    Err(why) => {
-                        self.broker.link_failed(owner, link.seq);
-                        let refused = Message::Routed(Routed::refused(Text::new(why)));
-                        self.send(
-                            caller,
-                            &Envelope::answer(routed.seq, -libc::EAGAIN, refused),
-                            None,
-                            &mut queue,
-                        );
-                    }
-                },
-                Action::Join(id, e) => {
-                    self.log_answer(id, &e);
-                    self.welcome(id, &e, &mut queue);
-                }
-                Action::Listen(id, service, on) => self.relaying.listen(id, service, on),
-                Action::End(id, why) => {
-                    self.relaying.leave(id, !why.is_empty());
-                    self.remoting.leave(id);
-                    self.connections.remove(&id);
-                    if let Some(log) = &mut self.log {
-                        log.note_end(now_ns(), id, &why);
-                    }
+            },
+            Action::Join(id, e) => {
+                self.log_answer(id, &e);
+                self.welcome(id, &e);
+            }
+            Action::Listen(id, service, on) => self.relaying.listen(id, service, on),
+            Action::End(id, why) => {
+                self.relaying.leave(id, !why.is_empty());
+                self.remoting.leave(id);
+                self.connections.remove(&id);
+                if let Some(log) = &mut self.log {
+                    log.note_end(now_ns(), id, &why);
                 }
             }
         }
@@ -230,8 +218,7 @@ impl Daemon {
     }
 
     /// Sends a WELCOME with new rings, or with the descriptors of a remote session.
-    fn welcome(&mut self, id: SessionId, e: &Envelope, queue: &mut VecDeque<Action>) {
-        let mut more = Vec::new();
+    fn welcome(&mut self, id: SessionId, e: &Envelope) {
         let Some(connection) = self.connections.get(&id) else { return };
         let tenant = self.broker.find_up(id).map(|up| &up.tenant);
         let joined = match tenant.and_then(|tenant| Some((tenant, tenant.device.as_deref()?))) {
@@ -246,39 +233,24 @@ impl Daemon {
         };
         match joined {
             Ok(Sent::Gone) => {}
-            Ok(Sent::Lost) => self.broker.end_session(now_ns(), id, &mut more),
-            Ok(Sent::Full) => self.broker.expel(
-                now_ns(),
-                id,
-                libc::ENOBUFS,
-                "the system has too much under way: again later",
-                &mut more,
-            ),
-            Err(why) => self.broker.expel(now_ns(), id, libc::ENOMEM, &why, &mut more),
+            Ok(Sent::Lost) => self.broker.end_session(now_ns(), id),
+            Ok(Sent::Full) => {
+                let why = "the system has too much under way: again later";
+                self.broker.expel(now_ns(), id, libc::ENOBUFS, why);
+            }
+            Err(why) => self.broker.expel(now_ns(), id, libc::ENOMEM, &why),
         }
-        queue.extend(more);
     }
 
-    fn send(
-        &mut self,
-        id: SessionId,
-        e: &Envelope,
-        fd: Option<Foreign>,
-        queue: &mut VecDeque<Action>,
-    ) {
+    fn send(&mut self, id: SessionId, e: &Envelope, fd: Option<Foreign>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let mut more = Vec::new();
         match connection.send(e, fd, &self.epoll) {
             Sent::Gone => {}
-            Sent::Full => self.broker.expel(
-                now_ns(),
-                id,
-                libc::ENOBUFS,
-                "it does not read what it is sent",
-                &mut more,
-            ),
-            Sent::Lost => self.broker.end_session(now_ns(), id, &mut more),
+            Sent::Full => {
+                let why = "it does not read what it is sent";
+                self.broker.expel(now_ns(), id, libc::ENOBUFS, why);
+            }
+            Sent::Lost => self.broker.end_session(now_ns(), id),
         }
-        queue.extend(more);
     }
 }

@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// asm-generic/socket.h, since Linux 6.5: a descriptor of the process at the other end.
 const SO_PEERPIDFD: i32 = 77;
 
+/// Limit of the unread bytes of a connection.
+const UNREAD_MAX: usize = 4 << 20;
+
 fn check(rc: i32) -> io::Result<i32> {
     if rc < 0 {
         Err(io::Error::last_os_error())
@@ -321,6 +324,22 @@ pub(super) fn write(fd: &impl AsFd, from: &[u8]) -> io::Result<usize> {
     // SAFETY: pointer and length are those of `from`.
     let n = unsafe { libc::send(fd.as_fd().as_raw_fd(), from.as_ptr().cast(), from.len(), flags) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes the output of a connection as far as its other end reads, and waits for more room if some
+/// is left. False: the connection is over, or has more than 4 MiB unread: the router does not store
+/// what nobody reads.
+pub(super) fn flush(fd: &impl AsFd, token: u64, output: &mut Vec<u8>, epoll: &Epoll) -> bool {
+    let mut from = 0;
+    while from < output.len() {
+        match write(fd, &output[from..]) {
+            Ok(n) => from += n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(_) => return false,
+        }
+    }
+    output.drain(..from);
+    output.len() <= UNREAD_MAX && epoll.want_write(fd.as_fd(), token, !output.is_empty()).is_ok()
 }
 
 /// Writes once to a file of any kind.

@@ -22,7 +22,7 @@ use gdrcore_net::map::Map;
 use gdrcore_net::port::ErrorKind;
 use gdrcore_net::shm::relay::{Packet, PACKET_MAX};
 use gdrcore_net::udp::{udp_flags, OwnedUdpPort, UdpConfig, UdpSocket};
-use sockets::{Held, Sockets};
+use sockets::{HeldPacket, SessionSockets};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,24 +113,24 @@ impl Common {
 
 /// The first thread's part of a session's sockets: the one whose port names the session, and memory
 /// for both.
-pub(super) struct Ends {
+pub(super) struct SocketParts {
     socket: UdpSocket,
     memory: [Map; 2],
     blocks: Range<u32>,
 }
 
-impl Ends {
+impl SocketParts {
     /// Opens the sending socket of a session with these blocks.
-    pub(super) fn open(at: &Endpoint, blocks: &Range<u32>) -> gdrcore_core::Result<Ends> {
+    pub(super) fn open(at: &Endpoint, blocks: &Range<u32>) -> gdrcore_core::Result<SocketParts> {
         let socket = UdpSocket::open(&Endpoint { port: source_port(blocks.start), ..*at }, &SENDS)?;
         socket.refuse_input()?;
         let memory = [OwnedUdpPort::memory(&SENDS)?, OwnedUdpPort::memory(&RECEIVES)?];
-        Ok(Ends { socket, memory, blocks: blocks.clone() })
+        Ok(SocketParts { socket, memory, blocks: blocks.clone() })
     }
 }
 
 /// A received packet.
-pub(super) struct Came<'p> {
+pub(super) struct ReceivedPacket<'p> {
     /// Its sender.
     pub(super) from: Endpoint,
     /// Its place in its burst. A router of ours sends that as the identification.
@@ -147,7 +147,7 @@ pub(super) struct Wire {
     common: OwnedUdpPort,
     /// In the order of the kernel's list of receiving sockets, which begins with `common`. When one
     /// goes, the last takes its place.
-    sessions: Vec<Sockets>,
+    sessions: Vec<SessionSockets>,
     /// The place of each slot in `sessions`.
     places: Vec<u16>,
     /// Slots of the sockets that are polled each round, with the time of the last packet.
@@ -186,19 +186,19 @@ impl Wire {
         Ok(wire)
     }
 
-    fn get_mut(&mut self, slot: u16) -> Option<&mut Sockets> {
+    fn get_mut(&mut self, slot: u16) -> Option<&mut SessionSockets> {
         let place = *self.places.get(usize::from(slot))?;
         self.sessions.get_mut(usize::from(place))
     }
 
-    fn get(&self, slot: u16) -> Option<&Sockets> {
+    fn get(&self, slot: u16) -> Option<&SessionSockets> {
         let place = *self.places.get(usize::from(slot))?;
         self.sessions.get(usize::from(place))
     }
 
     /// Opens the worker's sockets of a new session. False: that failed.
-    pub(super) fn open(&mut self, slot: u16, ends: Ends, epoll: &Epoll) -> bool {
-        let Ends { socket, memory: [sends, receives], blocks } = ends;
+    pub(super) fn open(&mut self, slot: u16, parts: SocketParts, epoll: &Epoll) -> bool {
+        let SocketParts { socket, memory: [sends, receives], blocks } = parts;
         let shared = UdpConfig { flags: udp_flags::REUSE_PORT, ..RECEIVES };
         let ports = UdpSocket::open(&self.at, &shared).and_then(|own| {
             let tx = OwnedUdpPort::new(socket, &SENDS, sends)?;
@@ -211,7 +211,18 @@ impl Wire {
         self.places[usize::from(slot)] = self.sessions.len() as u16;
         let (open, hop, held) = (None, Hop::default(), None);
         let (waits, polled, shown) = (false, false, false);
-        self.sessions.push(Sockets { slot, tx, rx, blocks, open, hop, held, waits, polled, shown });
+        self.sessions.push(SessionSockets {
+            slot,
+            tx,
+            rx,
+            blocks,
+            open,
+            hop,
+            held,
+            waits,
+            polled,
+            shown,
+        });
         self.steer();
         heard
     }
@@ -262,18 +273,14 @@ impl Wire {
     ) {
         let at = self.at;
         let Some(s) = self.get_mut(slot) else { return };
-        if s.append(&at, to, packet, was) {
-            add(&self.counters.tx.0, 1);
-            add(&self.counters.tx.1, packet.len() as u64);
-            return;
+        if !s.append(&at, to, packet, was) {
+            if packet.len() > PACKET_MAX || s.held.is_some() {
+                return add(&self.counters.not_sent, 1);
+            }
+            s.held = Some(HeldPacket { to: *to, grh: packet.grh, len: packet.len(), was });
+            s.waits = true;
+            let _ = packet.copy_to(&mut self.rooms[usize::from(slot)][..packet.len()]);
         }
-        let fits = packet.len() <= PACKET_MAX && s.held.is_none();
-        if !fits {
-            return add(&self.counters.not_sent, 1);
-        }
-        s.held = Some(Held { to: *to, grh: packet.grh, len: packet.len(), was });
-        s.waits = true;
-        let _ = packet.copy_to(&mut self.rooms[usize::from(slot)][..packet.len()]);
         add(&self.counters.tx.0, 1);
         add(&self.counters.tx.1, packet.len() as u64);
     }
@@ -285,7 +292,7 @@ impl Wire {
 
     /// Whether a session's next packet would join an open burst.
     pub(super) fn has_begun(&self, slot: u16) -> bool {
-        self.get(slot).is_some_and(Sockets::has_begun)
+        self.get(slot).is_some_and(SessionSockets::has_begun)
     }
 
     /// Sends a session's open burst. If the kernel has no room, epoll reports when it has. `told`:
@@ -324,7 +331,7 @@ impl Wire {
     }
 
     /// Receives from the sockets that are polled. Returns the number of packets.
-    pub(super) fn receive(&mut self, now: u64, mut each: impl FnMut(Came<'_>)) -> usize {
+    pub(super) fn receive(&mut self, now: u64, mut each: impl FnMut(ReceivedPacket<'_>)) -> usize {
         let Wire { polled, common, sessions, places, .. } = self;
         let mut heard = 0;
         polled.retain_mut(|(slot, last)| {
@@ -344,7 +351,7 @@ impl Wire {
                     let ident = ident as u16;
                     heard += 1;
                     let (from, grh) = (endpoint(&r.src), r.src.grh());
-                    each(Came { from, ident, marked: r.is_marked(), grh, packet });
+                    each(ReceivedPacket { from, ident, marked: r.is_marked(), grh, packet });
                 }
             }
             if datagrams && !std::mem::replace(is_shown, true) {

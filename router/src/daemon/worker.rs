@@ -5,7 +5,7 @@ use super::session_rings::SessionRings;
 use super::sys::{self, Epoll, Ready};
 use super::wire::{self, Wire};
 use crate::policy::{Limits, Outside, Published};
-use crate::relay::{Far, Place, Slots, State, SLOTS};
+use crate::relay::{Far, SessionAddress, SlotState, Slots, SLOTS};
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::shm::relay::{Relay, LARGER, RINGS};
 use gdrcore_net::shm::ring::FRAME_ALIGN;
@@ -37,7 +37,7 @@ const WAKE: u64 = u64::MAX;
 pub(super) enum Command {
     /// Adds a session: slot, tenant, place and rings; and its sockets, if it may talk to other
     /// hosts.
-    Join(u16, u16, Place, Relay, Option<wire::Ends>),
+    Join(u16, u16, SessionAddress, Relay, Option<wire::SocketParts>),
     /// A new table of other hosts' tenants. The first thread frees the old one.
     Far(Arc<Far>),
     /// The plain endpoints to which a session may talk; `None`: to none. The first thread frees the
@@ -209,7 +209,7 @@ impl RelayLoop {
     #[cold]
     fn give_up(&mut self, slot: u16) {
         if self.close(slot) {
-            self.slots.set(slot, State::Broken);
+            self.slots.set(slot, SlotState::Broken);
             let _ = sys::write(&self.news, &[1]);
         }
     }
@@ -244,7 +244,7 @@ impl RelayLoop {
                     self.empty(slot);
                     self.close(slot);
                     self.slots.forbid_all(slot);
-                    self.slots.set(slot, State::Free);
+                    self.slots.set(slot, SlotState::Free);
                 }
                 Ok(Command::Listen(slot, service, on)) => {
                     self.sessions.switch.listen(slot, service, on)

@@ -1,6 +1,9 @@
 //! Faults of a file with their places, and checks of values.
 
+use super::address::{self, Cidr};
 use super::Fault;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use toml::Spanned;
 
 /// Longest name of a tenant or a network; the protocol has 64 bytes for each.
@@ -36,6 +39,55 @@ pub(super) fn check_name_text(text: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("name '{text}': up to {NAME_MAX} letters, digits, '-', '_' and '.'"))
+}
+
+/// Reads the tables of a file.
+pub(super) fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
+    toml::from_str(text).map_err(|e| {
+        let start = e.span().map_or(0, |span| span.start);
+        fault(text, start, e.message().trim().replace('\n', " "))
+    })
+}
+
+/// Tables by name, in the order of the file.
+pub(super) fn in_order<T>(tables: &BTreeMap<Spanned<String>, T>) -> Vec<(&Spanned<String>, &T)> {
+    let mut all: Vec<_> = tables.iter().collect();
+    all.sort_by_key(|(name, _)| name.span().start);
+    all
+}
+
+/// The value of a key that has one of a few words; `default` without the key.
+pub(super) fn one_of<T: Copy>(
+    at: Option<&Spanned<String>>,
+    key: &str,
+    default: T,
+    words: &[(&str, T)],
+) -> Checked<T> {
+    let Some(at) = at else { return Ok(default) };
+    match words.iter().find(|(word, _)| word == at.get_ref()) {
+        Some((_, value)) => Ok(*value),
+        None => {
+            let words: Vec<_> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+            wrong!(at, "{key} '{}': {}", at.get_ref(), words.join(" or "))
+        }
+    }
+}
+
+/// The virtual address of a tenant.
+pub(super) fn vip(at: &Spanned<String>) -> Checked<[u8; 16]> {
+    match address::parse(at.get_ref()) {
+        Some(gid) => Ok(gid),
+        None => wrong!(at, "vip '{}': an address that a host can have", at.get_ref()),
+    }
+}
+
+/// A range of addresses.
+pub(super) fn range(at: &Spanned<String>, key: &str) -> Checked<Cidr> {
+    let text = at.get_ref();
+    match Cidr::parse(text) {
+        Some(range) => Ok(range),
+        None => wrong!(at, "{key} '{text}': a range such as 10.99.0.0/16 or fd99::/64"),
+    }
 }
 
 pub(super) fn number(

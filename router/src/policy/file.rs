@@ -1,11 +1,13 @@
 //! The TOML file: its tables, and their checks.
 
-mod named;
+mod references;
 
-pub use named::{named, Named, Thing};
+pub use references::{host_references, HostObject, HostReference};
 
-use super::address::{self, Cidr};
-use super::checks::{check_name, fault, number, wrong, Checked, Wrong};
+use super::address::Cidr;
+use super::checks::{
+    check_name, fault, in_order, number, one_of, range, read_toml, vip, wrong, Checked, Wrong,
+};
 use super::hosts::{self, HostTable};
 use super::limits::{memory, rate, Amount};
 use super::{
@@ -124,23 +126,14 @@ struct RulesTable {
 
 /// Reads the file. See [`Policy::parse`].
 pub(super) fn parse(text: &str, lookup: Lookup<'_>) -> Result<Policy, Fault> {
-    let file = tables(text)?;
+    let file: File = read_toml(text)?;
     check(&file, lookup).map_err(|Wrong(at, what)| fault(text, at, what))
-}
-
-fn tables(text: &str) -> Result<File, Fault> {
-    toml::from_str(text).map_err(|e| {
-        let start = e.span().map_or(0, |span| span.start);
-        fault(text, start, e.message().trim().replace('\n', " "))
-    })
 }
 
 fn check(file: &File, lookup: Lookup<'_>) -> Checked<Policy> {
     let networks = networks(file)?;
-    let mut tables: Vec<_> = file.tenant.iter().collect();
-    tables.sort_by_key(|(name, _)| name.span().start);
     let mut tenants: Vec<Tenant> = Vec::new();
-    for (name, table) in tables {
+    for (name, table) in in_order(&file.tenant) {
         let tenant = tenant(name, table, file, &networks, lookup)?;
         clash(&tenants, &tenant, table)?;
         tenants.push(tenant);
@@ -153,12 +146,37 @@ fn check(file: &File, lookup: Lookup<'_>) -> Checked<Policy> {
     if feed.is_none() {
         allow_lists(file, &tenants, &map)?;
     }
-    let unmatched = match file.router.unmatched.as_ref().map(|u| (u, u.get_ref().as_str())) {
-        None | Some((_, "refuse")) => Unmatched::Refuse,
-        Some((_, "uid")) => Unmatched::Uid,
-        Some((at, other)) => return wrong!(at, "unmatched '{other}': \"refuse\" or \"uid\""),
+    let router = &file.router;
+    let words = [("refuse", Unmatched::Refuse), ("uid", Unmatched::Uid)];
+    let unmatched = one_of(router.unmatched.as_ref(), "unmatched", Unmatched::Refuse, &words)?;
+    let words = [("auto", Local::Auto), ("direct", Local::Direct), ("relay", Local::Relay)];
+    let local = one_of(router.local.as_ref(), "local", Local::Auto, &words)?;
+    let line_rate = router.line_rate.as_ref();
+    let line_rate =
+        line_rate.map(|at| rate("line_rate", &at.get_ref().0).or_else(|what| wrong(at, what)));
+    let line_rate = line_rate.transpose()?;
+    let (metrics, metrics_from) = metrics(router)?;
+    router.device.as_ref().map(device_object).transpose()?;
+    let device = router.device.as_ref().map(|at| at.get_ref().clone());
+    let gpus = router.gpus.iter().map(gpu).collect::<Checked<_>>()?;
+    let [listen, admin, key] = paths(file, &tenants, unmatched, &feed)?;
+    #[rustfmt::skip]
+    let policy = Policy {
+        listen, admin, key, unmatched, local, line_rate, metrics, metrics_from, host, map, networks,
+        tenants, device, gpus,
     };
-    let listen = path(file.router.listen.as_ref(), true)?;
+    Ok(policy)
+}
+
+/// The paths of `[router]`: `listen`, `admin` and `key`. Each socket has one use, and each tenant
+/// one by which it comes.
+fn paths(
+    file: &File,
+    tenants: &[Tenant],
+    unmatched: Unmatched,
+    feed: &Option<PathBuf>,
+) -> Checked<[Option<PathBuf>; 3]> {
+    let listen = socket_path(file.router.listen.as_ref())?;
     let by_rules = tenants.iter().any(|t| t.listen.is_none());
     if listen.is_none() && (by_rules || unmatched == Unmatched::Uid) {
         let at = file
@@ -169,9 +187,9 @@ fn check(file: &File, lookup: Lookup<'_>) -> Checked<Policy> {
             "[router] has no `listen`, so tenants without a `listen` of their own can't be reached";
         return Err(Wrong(at.map_or(0, |name| name.span().start), what.into()));
     }
-    let admin = path(file.router.admin.as_ref(), true)?;
-    let key = path(file.router.key.as_ref(), false)?;
-    let sockets = [&listen, &admin, &key, &feed];
+    let admin = socket_path(file.router.admin.as_ref())?;
+    let key = file_path(file.router.key.as_ref())?;
+    let sockets = [&listen, &admin, &key, feed];
     let taken = |path: &Option<PathBuf>| path.is_some() && sockets.contains(&path);
     if let Some(at) = file
         .tenant
@@ -184,36 +202,12 @@ fn check(file: &File, lookup: Lookup<'_>) -> Checked<Policy> {
     if let (Some(at), true) = (&file.router.admin, listen == admin) {
         return wrong!(at, "admin '{}': `listen` is the same", at.get_ref());
     }
-    if let (Some(at), true) = (
-        file.host.as_ref().and_then(|host| host.feed.as_ref()),
-        feed.is_some() && (feed == listen || feed == admin),
-    ) {
+    let is_taken = feed.is_some() && (*feed == listen || *feed == admin);
+    let feed = file.host.as_ref().and_then(|host| host.feed.as_ref());
+    if let Some(at) = feed.filter(|_| is_taken) {
         return wrong!(at, "feed '{}': [router] has it", at.get_ref());
     }
-    let local = match file.router.local.as_ref().map(|l| (l, l.get_ref().as_str())) {
-        None | Some((_, "auto")) => Local::Auto,
-        Some((_, "direct")) => Local::Direct,
-        Some((_, "relay")) => Local::Relay,
-        Some((at, other)) => {
-            return wrong!(at, "local '{other}': \"auto\", \"direct\" or \"relay\"")
-        }
-    };
-    let line_rate = file
-        .router
-        .line_rate
-        .as_ref()
-        .map(|at| rate("line_rate", &at.get_ref().0).or_else(|what| wrong(at, what)));
-    let line_rate = line_rate.transpose()?;
-    let (metrics, metrics_from) = metrics(&file.router)?;
-    file.router.device.as_ref().map(device).transpose()?;
-    let device = file.router.device.as_ref().map(|at| at.get_ref().clone());
-    let gpus = file.router.gpus.iter().map(gpu).collect::<Checked<_>>()?;
-    #[rustfmt::skip]
-    let policy = Policy {
-        listen, admin, key, unmatched, local, line_rate, metrics, metrics_from, host, map, networks,
-        tenants, device, gpus,
-    };
-    Ok(policy)
+    Ok([listen, admin, key])
 }
 
 /// `[host]` and the map, if there are other hosts.
@@ -225,11 +219,11 @@ fn host(
     let Some(table) = &file.host else { return Ok((None, Map::default())) };
     let at = &table.map;
     if at.get_ref() == "feed" {
-        let (host, map) = hosts::fed(table, path(table.feed.as_ref(), true)?)?;
+        let (host, map) = hosts::fed(table, socket_path(table.feed.as_ref())?)?;
         hosts::place(at, &host.id, &map, tenants)?;
         return Ok((Some(host), map));
     }
-    let Some(of_map) = path(Some(at), false)? else { return Ok((None, Map::default())) };
+    let Some(of_map) = file_path(Some(at))? else { return Ok((None, Map::default())) };
     let map = (lookup.map)(&of_map).or_else(|what| wrong!(at, "map {what}"))?;
     let host = hosts::host(table, &map, of_map)?;
     hosts::place(at, &host.id, &map, tenants)?;
@@ -258,7 +252,9 @@ fn metrics(router: &Router) -> Checked<(Option<SocketAddr>, Vec<Cidr>)> {
         return wrong!(at, "metrics '{text}': ADDRESS:PORT, such as 127.0.0.1:9100 or [::]:9100");
     };
     let from = match &router.metrics_from {
-        Some(list) => list.get_ref().iter().map(asker).collect::<Checked<_>>()?,
+        Some(list) => {
+            list.get_ref().iter().map(|at| range(at, "metrics_from")).collect::<Checked<_>>()?
+        }
         None if address.ip().is_loopback() => {
             LOOPBACK.iter().filter_map(|text| Cidr::parse(text)).collect()
         }
@@ -271,14 +267,6 @@ fn metrics(router: &Router) -> Checked<(Option<SocketAddr>, Vec<Cidr>)> {
         }
     };
     Ok((Some(address), from))
-}
-
-fn asker(at: &Spanned<String>) -> Checked<Cidr> {
-    let text = at.get_ref();
-    Cidr::parse(text).map_or_else(
-        || wrong!(at, "metrics_from '{text}': a range such as 10.0.0.0/8 or fd00::/8"),
-        Ok,
-    )
 }
 
 /// A user: a number, or a name that is looked up.
@@ -294,15 +282,8 @@ fn uid(at: &Spanned<Amount>, lookup: Lookup<'_>) -> Checked<u32> {
 }
 
 fn networks(file: &File) -> Checked<Vec<Network>> {
-    let pool = |at: Option<&Spanned<String>>, default: Cidr| match at {
-        None => Ok(default),
-        Some(at) => {
-            let text = at.get_ref();
-            Cidr::parse(text).map_or_else(
-                || wrong!(at, "pool '{text}': a range such as 10.99.0.0/16 or fd99::/64"),
-                Ok,
-            )
-        }
+    let pool = |at: Option<&Spanned<String>>, default: Cidr| {
+        at.map_or(Ok(default), |at| range(at, "pool"))
     };
     let ours = Cidr::parse(POOL).unwrap_or_else(|| unreachable!("a constant of this file"));
     let default = pool(file.router.pool.as_ref(), ours)?;
@@ -335,13 +316,13 @@ fn tenant(
             name.get_ref()
         );
     }
-    let listen = path(table.listen.as_ref(), true)?;
+    let listen = socket_path(table.listen.as_ref())?;
     let rules = match &table.rules {
         None => Rules::default(),
         Some(r) => Rules {
             uid: r.uid.as_ref().map(|at| uid(at, lookup)).transpose()?,
             cgroup: r.cgroup.as_deref().map(Pattern::new),
-            netns: path(r.netns.as_ref(), false)?,
+            netns: file_path(r.netns.as_ref())?,
         },
     };
     if listen.is_none() && rules.is_empty() {
@@ -356,13 +337,6 @@ fn tenant(
     {
         return wrong!(at, "network '{network}': there is no [network.{network}]");
     }
-    let vip = match &table.vip {
-        None => None,
-        Some(at) => match address::parse(at.get_ref()) {
-            Some(gid) => Some(gid),
-            None => return wrong!(at, "vip '{}': an address that a host can have", at.get_ref()),
-        },
-    };
     let quota = |at: &Option<Spanned<i64>>, name: &str, default: u32, most: i64| {
         number(at.as_ref(), name, 1, most).map(|n| n.map_or(default, |n| n as u32))
     };
@@ -372,7 +346,7 @@ fn tenant(
         listen,
         rules,
         ffr_id: number(table.ffr_id.as_ref(), "ffr_id", 0, i64::from(i32::MAX))?.map(|n| n as i32),
-        vip,
+        vip: table.vip.as_ref().map(vip).transpose()?,
         network: network.into(),
         allow: table.allow.as_ref().map(|list| list.iter().map(|a| allow(a.get_ref())).collect()),
         quotas: Quotas {
@@ -391,13 +365,13 @@ fn tenant(
     })
 }
 
-/// What a device of the router names of this host.
-fn device(at: &Spanned<String>) -> Checked<Thing> {
+/// The object of this host that a device of the router names.
+fn device_object(at: &Spanned<String>) -> Checked<HostObject> {
     let name = at.get_ref();
     Ok(match name.strip_prefix("soft:").map(Endpoint::parse) {
-        Some(Ok(endpoint)) => Thing::Device(endpoint),
+        Some(Ok(endpoint)) => HostObject::Device(endpoint),
         Some(Err(_)) => return wrong!(at, "device '{name}': no address that a host can have"),
-        None if NicName::parse(name).is_ok() => Thing::Nic(name.clone()),
+        None if NicName::parse(name).is_ok() => HostObject::Nic(name.clone()),
         None => {
             return wrong!(
                 at,
@@ -416,7 +390,7 @@ fn device_of(
     let Some(at) = table.device.as_ref().or(default).filter(|at| at.get_ref() != NO_DEVICE) else {
         return Ok(None);
     };
-    device(at)?;
+    device_object(at)?;
     let name = at.get_ref();
     match (table.key_of_switch_mode(), &table.device) {
         (None, _) => Ok(Some(name.clone())),
@@ -496,15 +470,22 @@ fn clash(others: &[Tenant], tenant: &Tenant, table: &TenantTable) -> Checked<()>
     Ok(())
 }
 
-/// An absolute path, of a socket or of any file.
-fn path(at: Option<&Spanned<String>>, is_socket: bool) -> Checked<Option<PathBuf>> {
+/// The absolute path of a socket that the router makes.
+fn socket_path(at: Option<&Spanned<String>>) -> Checked<Option<PathBuf>> {
+    match at {
+        Some(at) if at.get_ref().len() > 100 => {
+            wrong!(at, "path '{}': a socket's has at most 100 bytes here", at.get_ref())
+        }
+        _ => file_path(at),
+    }
+}
+
+/// The absolute path of a file.
+fn file_path(at: Option<&Spanned<String>>) -> Checked<Option<PathBuf>> {
     let Some(at) = at else { return Ok(None) };
     let text = at.get_ref();
     if !text.starts_with('/') || text.contains('\0') || text.ends_with('/') {
         return wrong!(at, "path '{text}': an absolute one of a file");
-    }
-    if is_socket && text.len() > 100 {
-        return wrong!(at, "path '{text}': a socket's has at most 100 bytes here");
     }
     Ok(Some(PathBuf::from(text)))
 }

@@ -39,7 +39,9 @@
 //! Each host has its own blocks of queue pair numbers. A packet identifies its sender by the host's
 //! address and one of the sender's blocks, so tenants that other hosts can reach have fixed blocks.
 
-use super::checks::{check_name, check_name_text, fault, number, wrong, Checked, Wrong};
+use super::checks::{
+    check_name, check_name_text, fault, in_order, number, read_toml, vip, wrong, Checked, Wrong,
+};
 use super::{address, show, Fault, Tenant, DEFAULT_NETWORK};
 use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
@@ -170,7 +172,7 @@ pub(super) fn host(table: &HostTable, map: &Map, path: PathBuf) -> Checked<Host>
     if let Some(at) = &table.feed {
         return wrong(at, "feed: with `map = \"feed\"` alone");
     }
-    if let Some(name) = table.tenant.keys().min_by_key(|name| name.span().start) {
+    if let Some((name, _)) = in_order(&table.tenant).first() {
         return wrong(name, "[host.tenant]: with `map = \"feed\"` alone; else the map has them");
     }
     check_name(&table.id)?;
@@ -238,14 +240,9 @@ impl Map {
     /// The first thing that is wrong with it, and where.
     pub fn parse(text: &str) -> Result<Map, Fault> {
         type File = BTreeMap<Spanned<String>, PlaceTable>;
-        let file: File = toml::from_str(text).map_err(|e| {
-            let start = e.span().map_or(0, |span| span.start);
-            fault(text, start, e.message().trim().replace('\n', " "))
-        })?;
+        let file: File = read_toml(text)?;
         let mut map = Map::default();
-        let mut hosts: Vec<_> = file.iter().collect();
-        hosts.sort_by_key(|(id, _)| id.span().start);
-        hosts
+        in_order(&file)
             .into_iter()
             .try_for_each(|(id, t)| map.add(id, &t.address, t.port.as_ref(), &t.tenant))
             .map_err(|Wrong(at, what)| fault(text, at, what))?;
@@ -273,9 +270,7 @@ impl Map {
             return wrong!(id, "more than {HOSTS_MAX} hosts");
         }
         self.hosts.insert(id.get_ref().clone(), at);
-        let mut tenants: Vec<_> = tenants.iter().collect();
-        tenants.sort_by_key(|(name, _)| name.span().start);
-        for (name, tenant) in tenants {
+        for (name, tenant) in in_order(tenants) {
             let placed = placed(id.get_ref(), at, name, tenant)?;
             self.clash(&placed, tenant)?;
             if self.tenants.len() == TENANTS_MAX {
@@ -325,10 +320,6 @@ fn placed(
     if let Some(network) = &table.network {
         check_name(network)?;
     }
-    let Some(gid) = address::parse(table.vip.get_ref()) else {
-        let what = format!("vip '{}': an address that a host can have", table.vip.get_ref());
-        return wrong(&table.vip, what);
-    };
     let blocks = match table.blocks.get_ref()[..] {
         [first, n] => blocks_of(first, n),
         _ => None,
@@ -339,7 +330,7 @@ fn placed(
         at,
         tenant: name.get_ref().clone(),
         network: table.network.as_ref().map_or(DEFAULT_NETWORK, |n| n.get_ref()).into(),
-        gid,
+        gid: vip(&table.vip)?,
         blocks,
     })
 }

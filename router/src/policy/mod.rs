@@ -44,7 +44,7 @@ mod outside;
 mod pattern;
 
 pub use address::{gid_of, parse as parse_address, show, Cidr};
-pub use file::{named, Named, Thing};
+pub use file::{host_references, HostObject, HostReference};
 pub use hosts::{Host, Map, Placed, Source, BLOCKS};
 pub use limits::{burst_of, packet_burst_of, rate_limits, Limits};
 pub use outside::{Outside, Published};

@@ -10,7 +10,7 @@
 //! owner, so the router leaves numbers unchanged. It replaces addresses only in messages of the
 //! connection manager, since no other packets name any.
 
-use super::checks::{number, wrong, Checked};
+use super::checks::{number, one_of, wrong, Checked};
 use super::{Allow, Cidr, Host, Policy, Tenant};
 use gdrcore_net::addr::ROCE_PORT;
 use gdrcore_net::via::proto::Service;
@@ -32,11 +32,8 @@ const SPACES: [(&str, u16); 3] = [("tcp", 0x0106), ("udp", 0x0111), ("ib", 0x013
 pub(super) fn published(table: &[PublishTable]) -> Checked<Vec<Service>> {
     let one = |p: &PublishTable| {
         let port = number(Some(&p.port), "port", 1, 0xffff)?.map_or(0, |n| n as u16);
-        let Some(at) = &p.space else { return Ok(Service { space: SPACES[0].1, port }) };
-        match SPACES.iter().find(|(name, _)| *name == at.get_ref()) {
-            Some((_, space)) => Ok(Service { space: *space, port }),
-            None => wrong!(at, "space '{}': \"tcp\", \"udp\" or \"ib\"", at.get_ref()),
-        }
+        let space = one_of(p.space.as_ref(), "space", SPACES[0].1, &SPACES)?;
+        Ok(Service { space, port })
     };
     table.iter().map(one).collect()
 }

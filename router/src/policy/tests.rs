@@ -293,8 +293,8 @@ fn a_tenant_has_a_device_of_the_router_and_then_nothing_of_switch_mode() {
     let p = Policy::parse(&format!("{a}{device}sessions = 3")).unwrap();
     assert_eq!(p.tenants[0].device.as_deref(), Some("soft:192.0.2.1:18000"));
     assert_eq!(Policy::parse(a).unwrap().tenants[0].device, None);
-    let nic = named(&format!("{a}device = \"verbs:mlx5_0:1:3\"")).unwrap().pop().unwrap();
-    assert_eq!(nic.thing, Thing::Nic("verbs:mlx5_0:1:3".into()));
+    let nic = host_references(&format!("{a}device = \"verbs:mlx5_0:1:3\"")).unwrap().pop().unwrap();
+    assert_eq!(nic.object, HostObject::Nic("verbs:mlx5_0:1:3".into()));
     refused(&format!("{a}device = \"verbs:mlx5_0:x\""), 3, 10, "or a NIC: \"verbs:NAME");
     refused(&format!("{a}device = \"loopback\""), 3, 10, "device 'loopback'");
     for at in ["", "x", "0.0.0.0", "224.0.0.1"] {
@@ -327,9 +327,9 @@ fn a_tenant_has_a_device_of_the_router_and_then_nothing_of_switch_mode() {
     assert_eq!((t.memory, t.allow.as_ref().map(Vec::len)), (Some(4 << 30), Some(1)));
     refused(&format!("{a}{device}memory = \"1KiB\""), 4, 10, "from 4KiB to 1TiB");
     refused(&format!("{a}memory = \"1GiB\""), 3, 10, "beside a `device` alone");
-    let place = named(&format!("{a}{device}")).unwrap().pop().unwrap();
+    let place = host_references(&format!("{a}{device}")).unwrap().pop().unwrap();
     assert_eq!((place.line, place.column), (3, 10));
-    assert!(matches!(place.thing, Thing::Device(at) if at.port == 18000), "{place:?}");
+    assert!(matches!(place.object, HostObject::Device(at) if at.port == 18000), "{place:?}");
 }
 
 #[test]
@@ -347,8 +347,8 @@ fn the_routers_device_is_that_of_tenants_without_one() {
     all.sort();
     all.dedup();
     assert_eq!(all.into_iter().map(Some).collect::<Vec<_>>(), [device(1), device(2)]);
-    let named = named(&text).unwrap();
-    let devices = named.iter().filter(|n| matches!(n.thing, Thing::Device(_)));
+    let named = host_references(&text).unwrap();
+    let devices = named.iter().filter(|n| matches!(n.object, HostObject::Device(_)));
     assert_eq!(devices.map(|n| n.line).collect::<Vec<_>>(), [4, 9]);
     let words = "`vip` has no meaning beside the `device` of [router]";
     refused(&format!("{router}[tenant.a]\nlisten = \"/a\"\nvip = \"10.99.0.9\""), 5, 9, words);

@@ -15,6 +15,6 @@ pub mod switch;
 
 pub use far::{Far, FarPeer, UnknownSender};
 pub use refused::Refused;
-pub use scheduler::{Ingress, Scheduler};
-pub use slots::{Counters, Slots, State, SLOTS, TENANTS};
-pub use switch::{Destination, OutsidePacket, Place, Switch};
+pub(crate) use scheduler::{Ingress, Scheduler};
+pub use slots::{Counters, SlotState, Slots, SLOTS, TENANTS};
+pub use switch::{Destination, OutsidePacket, SessionAddress, Switch};

@@ -67,7 +67,7 @@ struct Tenant {
 
 /// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SessionState {
+enum SessionTurn {
     /// There is none.
     Absent,
     /// Its ring was empty at the last look.
@@ -80,7 +80,7 @@ enum SessionState {
 
 #[derive(Clone, Copy, Debug)]
 struct Session {
-    state: SessionState,
+    state: SessionTurn,
     tenant: u16,
     next: u16,
 }
@@ -131,10 +131,10 @@ impl Tenant {
 
 impl Scheduler {
     /// Queues without sessions, and without limits.
-    pub fn new() -> Scheduler {
+    pub(crate) fn new() -> Scheduler {
         Scheduler {
             tenants: (0..TENANTS).map(|_| Tenant::new()).collect(),
-            sessions: vec![Session { state: SessionState::Absent, tenant: 0, next: NONE }; SLOTS],
+            sessions: vec![Session { state: SessionTurn::Absent, tenant: 0, next: NONE }; SLOTS],
             fresh: VecDeque::with_capacity(TENANTS),
             old: VecDeque::with_capacity(TENANTS),
             waiting: VecDeque::with_capacity(TENANTS),
@@ -188,14 +188,14 @@ impl Scheduler {
     pub fn join(&mut self, slot: u16, tenant: u16) {
         self.leave(slot);
         if let Some(s) = self.sessions.get_mut(usize::from(slot)) {
-            *s = Session { state: SessionState::Idle, tenant, next: NONE };
+            *s = Session { state: SessionTurn::Idle, tenant, next: NONE };
         }
     }
 
     /// Removes a session.
     pub fn leave(&mut self, slot: u16) {
         let Some(&s) = self.sessions.get(usize::from(slot)) else { return };
-        if s.state == SessionState::Queued {
+        if s.state == SessionTurn::Queued {
             let t = &mut self.tenants[usize::from(s.tenant)];
             let (mut at, mut before) = (t.first, NONE);
             while at != slot {
@@ -209,12 +209,12 @@ impl Scheduler {
                 t.last = before;
             }
         }
-        self.sessions[usize::from(slot)].state = SessionState::Absent;
+        self.sessions[usize::from(slot)].state = SessionTurn::Absent;
     }
 
     /// Whether a session is idle, so that its ring has to be polled.
     pub fn is_idle(&self, slot: u16) -> bool {
-        self.sessions.get(usize::from(slot)).is_some_and(|s| s.state == SessionState::Idle)
+        self.sessions.get(usize::from(slot)).is_some_and(|s| s.state == SessionTurn::Idle)
     }
 
     /// Whether a session's tenant waits for credit, or all tenants do.
@@ -243,7 +243,7 @@ impl Scheduler {
     /// Puts a session behind the others of its tenant.
     fn queue(&mut self, slot: u16) -> u16 {
         let s = &mut self.sessions[usize::from(slot)];
-        (s.state, s.next) = (SessionState::Queued, NONE);
+        (s.state, s.next) = (SessionTurn::Queued, NONE);
         let tenant = s.tenant;
         let t = &mut self.tenants[usize::from(tenant)];
         let last = std::mem::replace(&mut t.last, slot);
@@ -287,7 +287,7 @@ impl Scheduler {
             } else {
                 let slot = t.first;
                 let s = &mut self.sessions[usize::from(slot)];
-                s.state = SessionState::Served;
+                s.state = SessionTurn::Served;
                 t.first = s.next;
                 if t.first == NONE {
                     t.last = NONE;
@@ -311,9 +311,9 @@ impl Scheduler {
     /// Ends the service of a session. `more`: it has another packet.
     pub fn served(&mut self, slot: u16, more: bool) {
         match self.sessions.get_mut(usize::from(slot)) {
-            Some(s) if s.state == SessionState::Served && !more => s.state = SessionState::Idle,
+            Some(s) if s.state == SessionTurn::Served && !more => s.state = SessionTurn::Idle,
             // Its tenant is still listed: it leaves its list only in `next`.
-            Some(s) if s.state == SessionState::Served => drop(self.queue(slot)),
+            Some(s) if s.state == SessionTurn::Served => drop(self.queue(slot)),
             _ => {}
         }
     }
@@ -375,12 +375,6 @@ impl Scheduler {
                 }
             }
         }
-    }
-}
-
-impl Default for Scheduler {
-    fn default() -> Scheduler {
-        Scheduler::new()
     }
 }
 

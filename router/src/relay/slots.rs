@@ -13,7 +13,7 @@ pub const TENANTS: usize = 2 * SLOTS;
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SlotState {
     /// It is free.
     Free,
     /// A session has it.
@@ -138,25 +138,25 @@ impl Default for Slots {
 
 impl Slots {
     /// The state of a slot.
-    pub fn state(&self, slot: u16) -> State {
+    pub fn state(&self, slot: u16) -> SlotState {
         match self.states[usize::from(slot)].load(Ordering::Acquire) {
-            0 => State::Free,
-            1 => State::Taken,
-            _ => State::Broken,
+            0 => SlotState::Free,
+            1 => SlotState::Taken,
+            _ => SlotState::Broken,
         }
     }
 
     /// Sets the state of a slot.
-    pub fn set(&self, slot: u16, state: State) {
+    pub fn set(&self, slot: u16, state: SlotState) {
         self.states[usize::from(slot)].store(state as u8, Ordering::Release);
     }
 
     /// Takes a free slot; its session may reach no other one yet.
     pub fn take(&self) -> Option<u16> {
-        let slot = (0..SLOTS as u16).find(|&slot| self.state(slot) == State::Free)?;
+        let slot = (0..SLOTS as u16).find(|&slot| self.state(slot) == SlotState::Free)?;
         self.counters[usize::from(slot)].clear();
         self.expelled[usize::from(slot)].store(false, Ordering::Relaxed);
-        self.set(slot, State::Taken);
+        self.set(slot, SlotState::Taken);
         Some(slot)
     }
 
@@ -230,9 +230,9 @@ mod tests {
         let slots = Slots::default();
         assert_eq!((slots.take(), slots.take()), (Some(0), Some(1)));
         slots.counters(0).full.store(5, Ordering::Relaxed);
-        slots.set(0, State::Broken);
+        slots.set(0, SlotState::Broken);
         assert_eq!(slots.take(), Some(2));
-        slots.set(0, State::Free);
+        slots.set(0, SlotState::Free);
         assert_eq!(slots.take(), Some(0));
         assert_eq!(slots.counters(0).full.load(Ordering::Relaxed), 0);
         assert_eq!((3..SLOTS).map_while(|_| slots.take()).count(), SLOTS - 3);

@@ -27,7 +27,7 @@ const MADS_PER_SECOND: u32 = 1000;
 
 /// The network, address and blocks of a session.
 #[derive(Debug)]
-pub struct Place {
+pub struct SessionAddress {
     /// Its network's number.
     pub network: u32,
     /// Its address.
@@ -37,7 +37,7 @@ pub struct Place {
 }
 
 struct Session {
-    place: Place,
+    place: SessionAddress,
     mads: Rate,
     /// The plain endpoints that it may talk to.
     outside: Option<Arc<Outside>>,
@@ -122,7 +122,7 @@ impl Switch {
     }
 
     /// Adds a session. The slot must be free.
-    pub fn join(&mut self, now: u64, slot: u16, place: Place) {
+    pub fn join(&mut self, now: u64, slot: u16, place: SessionAddress) {
         for block in place.blocks.clone() {
             if let Some(entry) = self.blocks.get_mut(block as usize) {
                 *entry = slot;
@@ -157,7 +157,7 @@ impl Switch {
         }
     }
 
-    fn place(&self, slot: u16) -> Option<&Place> {
+    fn place(&self, slot: u16) -> Option<&SessionAddress> {
         self.sessions.get(usize::from(slot))?.as_ref().map(|session| &session.place)
     }
 

@@ -51,7 +51,7 @@ impl Receiver {
     /// The reports of this thread's calls so far, and the memory of the region.
     fn seen(&self) -> (usize, Option<String>) {
         let key = (self.device.key(), self.attr.lkey);
-        watch(|state| (state.reports.count(), state.regions.0.get(&key).map(Region::words)))
+        watch(|state| (state.reports.count(), state.regions.0.get(&key).map(MrRange::words)))
             .expect("the state")
     }
 }
@@ -62,7 +62,7 @@ fn reg(pd: Handle, memory: &[u8], provider: u32) -> MrReg {
 }
 
 fn words(memory: &[u8]) -> Option<String> {
-    Some(region_words(memory.as_ptr().addr() as u64, memory.len() as u64))
+    Some(mr_words(memory.as_ptr().addr() as u64, memory.len() as u64))
 }
 
 #[test]

@@ -57,7 +57,7 @@ const MOVED: usize = 8;
 
 /// A session's ends of its rings, in the order of the router's message.
 #[derive(Debug)]
-pub struct Ends {
+pub struct RingDescriptors {
     /// The ring towards the router.
     pub up: OwnedFd,
     /// The ring from the router.
@@ -192,14 +192,14 @@ impl Relay {
     ///
     /// # Errors
     /// [`Error::NoMemory`], [`Error::Os`]: no memory or descriptors are left.
-    pub fn create(grow: bool) -> Result<(Relay, Ends)> {
+    pub fn create(grow: bool) -> Result<(Relay, RingDescriptors)> {
         crate::fault::install()?;
         let (up, up_fd) = Ring::create(RINGS.0, LARGER.0, grow)?;
         let (down, down_fd) = Ring::create(RINGS.1, LARGER.1, grow)?;
         let [ours, theirs] = rights::pair()?;
         // Neither end takes descriptors.
         rights::refuse(theirs.as_fd());
-        let ends = Ends { up: up_fd.into(), down: down_fd.into(), socket: theirs };
+        let ends = RingDescriptors { up: up_fd.into(), down: down_fd.into(), socket: theirs };
         Ok((Relay::new(down, up, Foreign::fresh(ours)), ends))
     }
 
@@ -208,7 +208,7 @@ impl Relay {
     ///
     /// # Errors
     /// [`Error::Access`]: the memory has not the required form; as [`Relay::create`].
-    pub fn open(ends: Ends, sizes: (u32, u32), grow: bool) -> Result<Relay> {
+    pub fn open(ends: RingDescriptors, sizes: (u32, u32), grow: bool) -> Result<Relay> {
         let up = Ring::open(ends.up, sizes.0, LARGER.0, grow)?;
         let down = Ring::open(ends.down, sizes.1, LARGER.1, grow)?;
         Ok(Relay::new(up, down, Foreign::fresh(ends.socket)))
@@ -615,16 +615,16 @@ impl Ring {
     }
 }
 
-impl Ends {
+impl RingDescriptors {
     /// Takes the descriptors of a message, in its order.
     ///
     /// # Errors
     /// [`Error::Os`]`(EMFILE)`: some did not arrive, because this process may open no more.
-    pub fn from_descriptors(fds: [Option<OwnedFd>; 3]) -> Result<Ends> {
+    pub fn from_descriptors(fds: [Option<OwnedFd>; 3]) -> Result<RingDescriptors> {
         let [Some(up), Some(down), Some(socket)] = fds else {
             return Err(Error::Os(libc::EMFILE));
         };
-        Ok(Ends { up, down, socket })
+        Ok(RingDescriptors { up, down, socket })
     }
 }
 

@@ -19,7 +19,7 @@ use super::wire::{receive, send, Buffer, ReadOutcome};
 use crate::clock::now_ns;
 use crate::closing;
 use crate::rights::{self, Foreign};
-use crate::shm::relay::{Ends, Relay};
+use crate::shm::relay::{Relay, RingDescriptors};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::{Error, Result};
@@ -493,7 +493,7 @@ pub(super) fn rings_of(w: &Welcome, fds: [Option<Foreign>; 3]) -> Result<Option<
     match w.features & feature::RELAY {
         0 => Ok(None),
         _ => Relay::open(
-            Ends::from_descriptors(fds.map(|fd| fd.map(Foreign::trusted)))?,
+            RingDescriptors::from_descriptors(fds.map(|fd| fd.map(Foreign::trusted)))?,
             w.rings,
             w.features & feature::GROW != 0,
         )

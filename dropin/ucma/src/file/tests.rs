@@ -80,7 +80,8 @@ fn the_descriptor_counts_events() {
     assert_eq!(n, 1, "one event of the last id was taken");
     assert!(!is_readable(f.raw()));
     drop(f);
-    assert_eq!(files.open_count(), (0, 0));
+    let state = files.state();
+    assert_eq!((state.open.len(), state.session.ids()), (0, 0));
 }
 
 #[test]

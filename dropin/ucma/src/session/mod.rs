@@ -187,13 +187,9 @@ impl<D: Devices> CmSession<D> {
         self.channels.get(&channel).map_or(0, |c| c.events.len())
     }
 
-    /// Whether any id has an end, so that devices may have events.
-    pub fn is_active(&self) -> bool {
-        !self.by_handle.is_empty()
-    }
-
-    /// The number of ids, for tests of leaks.
-    pub fn ids(&self) -> usize {
+    /// The number of ids.
+    #[cfg(test)]
+    pub(crate) fn ids(&self) -> usize {
         self.ids.len()
     }
 

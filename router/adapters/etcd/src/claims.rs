@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The pauses before a repeated call: after a failure, and after another host was found to have the
 /// address.
-const AGAIN: Duration = Duration::from_secs(1);
-const DENIED_AGAIN: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const DENIED_PAUSE: Duration = Duration::from_secs(5);
 
 /// An order to the thread.
 pub enum Order {
@@ -75,7 +75,7 @@ impl<'s> Claims<'s> {
             let outcome = self.step();
             let wait = match &outcome {
                 Ok(()) => self.patience(),
-                Err(_) => AGAIN,
+                Err(_) => RETRY_PAUSE,
             };
             self.say(outcome.err());
             match orders.recv_timeout(wait) {
@@ -263,7 +263,7 @@ fn claim(etcd: &Etcd, router: &Router, lease: i64, want: &mut Want) -> Result<()
 
 /// Reports the host that has an address, if it is another one than before.
 fn deny(router: &Router, want: &mut Want, holder: &str) {
-    want.next = Instant::now() + DENIED_AGAIN;
+    want.next = Instant::now() + DENIED_PAUSE;
     if want.denied.as_deref() != Some(holder) {
         let Key { network, vip } = want.entry.key();
         note(format_args!("{vip} of network {network} is held by host {holder}"));

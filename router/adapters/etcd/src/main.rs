@@ -42,7 +42,7 @@ It never ends by itself: where router or etcd are not there, it tries again.
 ";
 
 /// The pause before a new try to reach the router.
-const AGAIN: Duration = Duration::from_millis(500);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// A line on standard error, which may have been closed.
 pub(crate) fn note(words: std::fmt::Arguments<'_>) {
@@ -231,6 +231,6 @@ fn main() -> ExitCode {
             }
             Err(_) => {}
         }
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(RECONNECT_PAUSE);
     }
 }

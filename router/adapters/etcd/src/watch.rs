@@ -8,10 +8,10 @@ use gdrcore_router_feed::{Entry, Event, Key};
 use std::time::{Duration, Instant};
 
 /// The pause after a failure of the store.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The meaning of an address's value.
-enum Said {
+enum VipState {
     Here(Entry),
     /// It is one of this host's.
     Own(Key),
@@ -20,13 +20,13 @@ enum Said {
     Nothing,
 }
 
-fn said(network: &str, own: &str, key: &str, value: &[u8]) -> Said {
-    let Some(key) = keys::parse(network, key) else { return Said::Nothing };
+fn vip_state(network: &str, own: &str, key: &str, value: &[u8]) -> VipState {
+    let Some(key) = keys::parse(network, key) else { return VipState::Nothing };
     match serde_json::from_slice::<Holder>(value) {
-        Ok(place) if place.withdrawn => Said::Withdrawn(key),
-        Ok(place) if place.host == own => Said::Own(key),
-        Ok(place) => Said::Here(place.entry(key)),
-        Err(_) => Said::Nothing,
+        Ok(place) if place.withdrawn => VipState::Withdrawn(key),
+        Ok(place) if place.host == own => VipState::Own(key),
+        Ok(place) => VipState::Here(place.entry(key)),
+        Err(_) => VipState::Nothing,
     }
 }
 
@@ -55,7 +55,7 @@ impl Watch<'_> {
                 continue;
             }
             self.set_up(&mut is_up, Some(&why));
-            std::thread::sleep(AGAIN);
+            std::thread::sleep(RETRY_PAUSE);
         }
     }
 
@@ -75,7 +75,8 @@ impl Watch<'_> {
     fn read(&self) -> Result<i64, Error> {
         self.router.say(&Event::Begin { network: self.network.into() });
         let revision = self.etcd.range(&keys::network(self.network), |pair| {
-            if let Said::Here(entry) = said(self.network, self.own, &pair.key, &pair.value) {
+            if let VipState::Here(entry) = vip_state(self.network, self.own, &pair.key, &pair.value)
+            {
                 self.router.say(&Event::Put(entry));
             }
         })?;
@@ -100,9 +101,9 @@ impl Watch<'_> {
                 Ok(next) => {
                     // So that a member which ends its watches at once does not get requests without
                     // pause.
-                    if next == from && began.elapsed() < AGAIN {
+                    if next == from && began.elapsed() < RETRY_PAUSE {
                         self.etcd.turn_away();
-                        std::thread::sleep(AGAIN);
+                        std::thread::sleep(RETRY_PAUSE);
                     }
                     from = next;
                 }
@@ -110,7 +111,7 @@ impl Watch<'_> {
                 Err(why) => {
                     self.set_up(is_up, Some(&why));
                     self.etcd.turn_away();
-                    std::thread::sleep(AGAIN);
+                    std::thread::sleep(RETRY_PAUSE);
                 }
             }
         }
@@ -122,10 +123,10 @@ impl Watch<'_> {
             self.router.say(&Event::Gone { network: key.network, vip: key.vip, stale });
         };
         match change {
-            Change::Put(pair) => match said(self.network, self.own, &pair.key, &pair.value) {
-                Said::Here(entry) => drop(self.router.say(&Event::Put(entry))),
-                Said::Withdrawn(key) | Said::Own(key) => gone(key, false),
-                Said::Nothing => {}
+            Change::Put(pair) => match vip_state(self.network, self.own, &pair.key, &pair.value) {
+                VipState::Here(entry) => drop(self.router.say(&Event::Put(entry))),
+                VipState::Withdrawn(key) | VipState::Own(key) => gone(key, false),
+                VipState::Nothing => {}
             },
             // Withdrawn before, or the lease of its host has ended.
             Change::Delete(key) => {

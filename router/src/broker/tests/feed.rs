@@ -38,14 +38,14 @@ fn gold() -> Placed {
 
 impl Bench {
     fn map(&mut self, event: MapEvent) -> Vec<Action> {
-        self.broker.map(self.now, event, &mut self.out).unwrap();
-        std::mem::take(&mut self.out)
+        self.broker.map(self.now, event).unwrap();
+        self.broker.take_actions()
     }
 
     fn later(&mut self, ns: u64) -> Vec<Action> {
         self.now += ns;
-        self.broker.tick(self.now, &mut self.out);
-        std::mem::take(&mut self.out)
+        self.broker.tick(self.now);
+        self.broker.take_actions()
     }
 
     /// All of the network, as an adapter tells it.
@@ -111,7 +111,8 @@ fn a_route_to_whom_nobody_knows_yet_waits_two_seconds() {
     assert_eq!(status(&b.later(SECOND)), -errno::AGAIN, "and nobody waits longer for that");
     assert_eq!(b.route(blue, gid(8), GOLD), []);
     // A session that ends asks no more.
-    b.broker.end_session(b.now, blue, &mut Vec::new());
+    b.broker.end_session(b.now, blue);
+    b.broker.take_actions();
     assert_eq!(b.later(SECOND), []);
     // A wrong number, a tenant that other hosts do not know and a tenant of this host do not wait.
     let (blue, welcome) = b.with_rings(1);
@@ -241,7 +242,7 @@ fn denials_of_what_is_nobodys_here_change_nothing() {
 #[test]
 fn what_is_said_to_be_of_this_host_is_refused() {
     let mut b = bench();
-    let mut no = |p: Placed| b.broker.map(0, MapEvent::Put(p), &mut Vec::new()).unwrap_err();
+    let mut no = |p: Placed| b.broker.map(0, MapEvent::Put(p)).unwrap_err();
     assert!(no(at("here", 7, (1, 1))).contains("host here is this one"));
     let here = gdrcore_net::addr::Endpoint::v4([192, 0, 2, 1], 4999);
     assert!(no(Placed { at: here, ..gold() }).contains("this host's"));
@@ -255,14 +256,15 @@ fn a_new_policy_keeps_what_the_adapter_has_brought() {
     b.told(&[gold()]);
     let changes = b.broker.far_changes();
     let other = POLICY.replace("listens = 2", "listens = 3");
-    let mut out = Vec::new();
-    b.broker.reload(0, Policy::parse(&format!("{other}{HOST}")).unwrap(), &Host, &mut out);
+    b.broker.reload(0, Policy::parse(&format!("{other}{HOST}")).unwrap());
+    let out = b.broker.take_actions();
     assert_eq!((out.len(), b.broker.far_changes()), (0, changes));
     assert_eq!(status(&b.route(blue, gid(7), GOLD)), 0);
     // After a change of the tenant's address the denial of the former one applies to nobody.
     b.map(MapEvent::Denied { network: "default".into(), gid: gid(1), holder: "there".into() });
     let moved = format!("{POLICY}{HOST}").replace("10.0.0.1", "10.0.0.9");
-    b.broker.reload(0, Policy::parse(&moved).unwrap(), &Host, &mut out);
+    b.broker.reload(0, Policy::parse(&moved).unwrap());
+    b.broker.take_actions();
     assert_eq!(b.broker.denied().count(), 0);
     assert_eq!(b.with_rings(1).1.gids[0], gid(9));
 }

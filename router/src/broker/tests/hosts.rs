@@ -1,7 +1,7 @@
 //! Tenants of other hosts.
 
 use super::*;
-use crate::broker::session::To;
+use crate::broker::session::RouteEnd;
 use crate::policy::{Lookup, Map, Placed};
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ blocks = [7, 1]
 
 fn policy(map: &str, text: &str) -> Policy {
     let host = "[host]\nid = \"here\"\naddress = \"192.0.2.1\"\nmap = \"/map\"\n";
-    let map = |_: &Path| Ok(Map::parse(map).unwrap());
+    let map = |_: &std::path::Path| Ok(Map::parse(map).unwrap());
     Policy::parse_with(&format!("{text}\n{host}"), Lookup::maps(&map)).unwrap()
 }
 
 fn bench() -> Bench {
-    let broker = Broker::new(policy(MAP, POLICY), 7);
-    Bench { broker, now: 0, out: Vec::new() }
+    let broker = Broker::new(policy(MAP, POLICY), 7, |_| None);
+    Bench { broker, now: 0 }
 }
 
 fn gid(last: u8) -> [u8; 16] {
@@ -108,8 +108,8 @@ fn policy_counts_towards_other_hosts_and_from_them() {
         ("[tenant.gold]\nmatch = { uid = 9 }\nallow = [\"blue\"]", "", true),
     ] {
         let text = POLICY.replace("vip = \"10.0.0.1\"", &format!("vip = \"10.0.0.1\"\n{blue}"));
-        let broker = Broker::new(policy(MAP, &format!("{text}\n{more}")), 7);
-        let mut b = Bench { broker, now: 0, out: Vec::new() };
+        let broker = Broker::new(policy(MAP, &format!("{text}\n{more}")), 7, |_| None);
+        let mut b = Bench { broker, now: 0 };
         let (id, _) = b.with_rings(1);
         let is_ok =
             matches!(b.route(id, gid(7), GOLD)[..], [Action::Send(_, Envelope { status: 0, .. })]);
@@ -125,17 +125,18 @@ fn policy_counts_towards_other_hosts_and_from_them() {
 #[test]
 fn a_route_to_a_plain_endpoint_outlives_a_new_map() {
     let text = POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\noutside = true");
-    let broker = Broker::new(policy(MAP, &text), 7);
-    let mut b = Bench { broker, now: 0, out: Vec::new() };
+    let broker = Broker::new(policy(MAP, &text), 7, |_| None);
+    let mut b = Bench { broker, now: 0 };
     let (blue, _) = b.with_rings(1);
     let plain = std::net::Ipv4Addr::new(198, 51, 100, 9).to_ipv6_mapped().octets();
     let sent = b.route(blue, plain, 9).pop();
     let Some(Action::Send(_, Envelope { status: 0, .. })) = sent else { panic!("{sent:?}") };
     assert_ne!(routed(&mut b, blue, GOLD).route, 0);
     let other = MAP.replace("vip = \"10.0.0.7\"", "vip = \"10.0.0.8\"");
-    b.broker.reload(0, policy(&other, &text), &Host, &mut Vec::new());
-    let routes: Vec<To> = b.broker.find_up(blue).unwrap().routes.keys().copied().collect();
-    assert_eq!(routes, [To::Outside(plain)], "gold's old address is not known any more");
+    b.broker.reload(0, policy(&other, &text));
+    b.broker.take_actions();
+    let routes: Vec<RouteEnd> = b.broker.find_up(blue).unwrap().routes.keys().copied().collect();
+    assert_eq!(routes, [RouteEnd::Outside(plain)], "gold's old address is not known any more");
 }
 
 #[test]
@@ -146,17 +147,18 @@ fn who_is_gone_is_not_found_and_who_has_other_blocks_now_ends() {
     let gold = b.broker.far_tenants().find(|p| p.tenant == "gold").unwrap();
     let gold = Placed::clone(gold);
     let gone = MapEvent::Gone { network: "default".into(), gid: gid(7), stale: false };
-    b.broker.map(0, gone, &mut Vec::new()).unwrap();
+    b.broker.map(0, gone).unwrap();
     let no = b.refused(blue, gid(7), GOLD);
     assert_eq!((no.0, no.1.contains("nobody in network default has the address")), (113, true));
-    b.broker.map(0, MapEvent::Put(Placed { blocks: 9..10, ..gold }), &mut Vec::new()).unwrap();
+    b.broker.map(0, MapEvent::Put(Placed { blocks: 9..10, ..gold })).unwrap();
     assert_eq!(b.refused(blue, gid(7), GOLD).0, errno::UNREACHABLE);
     assert_ne!(routed(&mut b, blue, 9 * QPN_UNIT).route, r.route);
     // The map is read anew.
-    let mut out = Vec::new();
-    b.broker.reload(0, policy(MAP, POLICY), &Host, &mut out);
+    b.broker.reload(0, policy(MAP, POLICY));
+    let out = b.broker.take_actions();
     assert!(out.is_empty() && routed(&mut b, blue, GOLD).route != 0);
     let moved = MAP.replacen("blocks = [5, 2]", "blocks = [6, 2]", 1);
-    b.broker.reload(0, policy(&moved, POLICY), &Host, &mut out);
+    b.broker.reload(0, policy(&moved, POLICY));
+    let out = b.broker.take_actions();
     assert!(end_of(&out, blue).1.contains("another tenant, network, address or numbers"));
 }

@@ -5,8 +5,7 @@ use crate::policy::Limits;
 
 /// Limits, as `gdrcore-routerctl set` gives them.
 fn set(b: &mut Bench, tenant: &str, key: &str, value: &str) -> Result<Vec<Action>, String> {
-    let mut out = Vec::new();
-    b.broker.set(tenant, &[(key.into(), value.into())], &mut out).map(|()| out)
+    b.broker.set(tenant, &[(key.into(), value.into())]).map(|()| b.broker.take_actions())
 }
 
 /// The sessions that are told of ended links, and the reasons.
@@ -72,12 +71,12 @@ fn a_limit_that_comes_ends_links() {
     assert!(!b.reaches_by_relay(blue, &v));
     // A reload has the same effect, and ends the limits that were set.
     let limited = POLICY.replace("sessions = 3", "sessions = 3\nrx_rate = 5000");
-    let mut out = Vec::new();
-    b.broker.reload(0, Policy::parse(&limited).unwrap(), &Host, &mut out);
+    b.broker.reload(0, Policy::parse(&limited).unwrap());
+    let out = b.broker.take_actions();
     assert_eq!(revoked(&out).len(), 2);
     set(&mut b, "blue", "metered", "true").unwrap();
-    out.clear();
-    b.broker.reload(0, Policy::parse(POLICY).unwrap(), &Host, &mut out);
+    b.broker.reload(0, Policy::parse(POLICY).unwrap());
+    let out = b.broker.take_actions();
     assert!(out.is_empty() && !b.reaches_by_relay(blue, &v) && !b.reaches_by_relay(second, &w));
 }
 
@@ -87,9 +86,9 @@ fn what_cannot_be_set_changes_nothing() {
     let ((blue, _), (_, v)) = (b.with_rings(1), b.with_rings(2));
     assert!(set(&mut b, "nobody", "weight", "5").unwrap_err().contains("tenant nobody"));
     assert!(set(&mut b, "red", "colour", "5").unwrap_err().contains("no such limit"));
-    let mut out = Vec::new();
     let both = [("tx_rate", "1Mbit"), ("weight", "0")].map(|(k, v)| (k.to_string(), v.to_string()));
-    assert!(b.broker.set("red", &both, &mut out).unwrap_err().contains("weight '0'"));
-    assert!(out.is_empty() && !b.reaches_by_relay(blue, &v), "all or nothing");
+    assert!(b.broker.set("red", &both).unwrap_err().contains("weight '0'"));
+    assert!(b.broker.take_actions().is_empty());
+    assert!(!b.reaches_by_relay(blue, &v), "all or nothing");
     assert_eq!(b.broker.policy().tenant("red").unwrap().limits, Limits::NONE);
 }

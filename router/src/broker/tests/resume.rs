@@ -6,9 +6,9 @@ const KEY_A: [u8; KEY] = [1; KEY];
 
 /// A broker of a life, with a key.
 fn life(policy: &str, epoch: u64, floor: u64, learn_until: Option<u64>) -> Bench {
-    let mut broker = Broker::new(Policy::parse(policy).unwrap(), epoch);
+    let mut broker = Broker::new(Policy::parse(policy).unwrap(), epoch, |_| None);
     broker.resume_by(Keys { key: KEY_A, floor, learn_until });
-    Bench { broker, now: 0, out: Vec::new() }
+    Bench { broker, now: 0 }
 }
 
 /// The next life, which waits for sessions.
@@ -88,9 +88,9 @@ fn tokens_that_are_forged_cut_or_of_another_key_are_refused() {
         }
     }
     // The key is lost: a new one.
-    let mut lost = Broker::new(Policy::parse(POLICY).unwrap(), 2);
+    let mut lost = Broker::new(Policy::parse(POLICY).unwrap(), 2, |_| None);
     lost.resume_by(Keys { key: [2; KEY], floor: 1, learn_until: None });
-    let mut lost = Bench { broker: lost, now: 0, out: Vec::new() };
+    let mut lost = Bench { broker: lost, now: 0 };
     stale(&mut lost, 2, with(w.token), "not of this router's key");
     lost.up(2);
     // And a router without any.
@@ -130,11 +130,13 @@ fn what_was_used_in_this_life_is_used_up() {
     let mut first = life(POLICY, 1, 1, None);
     let (id, w) = first.up(1);
     stale(&mut first, 1, with(w.token), "in this life");
-    first.broker.end_session(0, id, &mut Vec::new());
+    first.broker.end_session(0, id);
+    first.broker.take_actions();
     stale(&mut first, 1, with(w.token), "in this life");
     let mut second = next(2);
     let (id, _) = resume(&mut second, 1, with(w.token)).unwrap();
-    second.broker.end_session(0, id, &mut Vec::new());
+    second.broker.end_session(0, id);
+    second.broker.take_actions();
     stale(&mut second, 1, with(w.token), "in use, or were");
 }
 
@@ -167,14 +169,15 @@ fn new_numbers_wait_for_those_who_come_back() {
     // A session that waits may only say BYE.
     assert!(matches!(b.hello(waiting[2], hello())[..], [Action::Send(..), Action::End(..)]));
     b.now = SECOND + 1;
-    let mut out = Vec::new();
-    b.broker.tick(b.now, &mut out);
+    b.broker.tick(b.now);
+    let out = b.broker.take_actions();
     assert_eq!(out, [], "they have said HELLO");
     let (_, again) = resume(&mut b, 2, with(w.token)).unwrap();
     assert!(
         !b.broker.take_end_of_learning(LEARN_NS - 1) && b.broker.take_end_of_learning(LEARN_NS)
     );
-    b.broker.serve_waiting(LEARN_NS, &Host, &mut out);
+    b.broker.serve_waiting(LEARN_NS);
+    let out = b.broker.take_actions();
     let given: Vec<u32> = out
         .iter()
         .filter_map(|a| match a {
@@ -196,8 +199,8 @@ fn links_of_a_former_life_end_with_the_policy_that_allowed_them() {
     let (x, _) = resume(&mut b, 1, with(blue.token)).unwrap();
     let (y, _) = resume(&mut b, 2, with(red.token)).unwrap();
     let apart = POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\nallow = []");
-    let mut out = Vec::new();
-    b.broker.reload(0, Policy::parse(&apart).unwrap(), &Host, &mut out);
+    b.broker.reload(0, Policy::parse(&apart).unwrap());
+    let out = b.broker.take_actions();
     let told: Vec<(SessionId, u32, u32)> = out
         .iter()
         .filter_map(|a| match a {
@@ -210,8 +213,8 @@ fn links_of_a_former_life_end_with_the_policy_that_allowed_them() {
     let revoked = route_event::REVOKED;
     assert_eq!(told, [(x, red.session, revoked), (y, blue.session, revoked)]);
     // The other session is told of the first one's end.
-    let mut out = Vec::new();
-    b.broker.end_session(0, x, &mut out);
+    b.broker.end_session(0, x);
+    let out = b.broker.take_actions();
     assert!(matches!(
         out[..],
         [Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }), Action::End(..)]

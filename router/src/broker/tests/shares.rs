@@ -28,7 +28,8 @@ fn a_tenant_that_opens_and_closes_takes_no_others_numbers() {
     for _ in 0..1100 {
         let (id, welcome) = b.up(1);
         blocks.insert(welcome.qpns.0 / QPN_UNIT);
-        b.broker.end_session(b.now, id, &mut Vec::new());
+        b.broker.end_session(b.now, id);
+        b.broker.take_actions();
     }
     assert_eq!(blocks.len(), 100, "its quota: new ones first");
     let (_, welcome) = b.up(3);
@@ -77,7 +78,8 @@ fn a_tenant_leaves_room_for_links_to_who_takes_none() {
     assert_eq!(made, UNANSWERED / 2);
     // LINKs outlive the sessions that asked for them, and count as their tenant's.
     for id in asks {
-        b.broker.end_session(b.now, id, &mut Vec::new());
+        b.broker.end_session(b.now, id);
+        b.broker.take_actions();
     }
     let (again, _) = b.up(1);
     assert!(matches!(&b.route(again, to.0, to.1)[..], [Action::Send(_, e)] if e.status < 0));

@@ -1,6 +1,5 @@
 use super::*;
 use crate::broker::Action;
-use crate::daemon::peer_process::Host;
 use crate::identity::PeerFacts;
 use crate::policy::Policy;
 use gdrcore_core::config::QPN_UNIT;
@@ -25,22 +24,23 @@ fn join(relaying: &mut RelayWorker, broker: &mut Broker, now: u64, uid: u32) -> 
     };
     let mut bytes = [0; MESSAGE_MAX];
     let n = Envelope::new(1, Message::Hello(hello)).emit(&mut bytes);
-    let mut out = Vec::new();
-    broker.handle(now, id, &bytes[..n], 0, &Host, &mut out);
+    broker.handle(now, id, &bytes[..n], 0);
+    let out = broker.take_actions();
     assert!(matches!(out[..], [Action::Join(..)]), "{out:?}");
     relaying.join(broker, id).expect("rings");
     (id, relaying.tenants[&format!("uid-{uid}")].number)
 }
 
 fn leave(relaying: &mut RelayWorker, broker: &mut Broker, now: u64, id: SessionId) {
-    broker.end_session(now, id, &mut Vec::new());
+    broker.end_session(now, id);
+    broker.take_actions();
     relaying.leave(id, false);
 }
 
 #[test]
 fn a_tenant_keeps_its_number_until_there_are_too_many() {
     let policy = Policy::parse("[router]\nlisten = \"/s\"\nunmatched = \"uid\"").unwrap();
-    let mut broker = Broker::new(policy, 7);
+    let mut broker = Broker::new(policy, 7, |_| None);
     let mut relaying = RelayWorker::start(None, None).unwrap();
     let (stays, kept) = join(&mut relaying, &mut broker, 0, 1);
     let mut numbers = vec![kept];

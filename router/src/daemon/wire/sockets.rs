@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// A burst that is being put together.
 #[derive(Clone, Copy)]
-pub(super) struct Open {
+pub(super) struct OpenBurst {
     to: PeerAddr,
     flow: Flow,
     len: usize,
@@ -20,7 +20,7 @@ pub(super) struct Open {
     packets: u16,
 }
 
-impl Open {
+impl OpenBurst {
     /// Whether a packet of `len` bytes may follow, in a burst of at most `most` packets.
     fn takes(&self, len: usize, most: u16) -> bool {
         // A shorter packet ends its burst.
@@ -31,7 +31,7 @@ impl Open {
 
 /// A packet in [`super::Wire`]'s room for its slot.
 #[derive(Clone, Copy)]
-pub(super) struct Held {
+pub(super) struct HeldPacket {
     /// Its receiver's host.
     pub(super) to: Endpoint,
     pub(super) grh: Fields,
@@ -41,15 +41,15 @@ pub(super) struct Held {
 }
 
 /// The sockets of a session.
-pub(super) struct Sockets {
+pub(super) struct SessionSockets {
     pub(super) slot: u16,
     pub(super) tx: OwnedUdpPort,
     pub(super) rx: OwnedUdpPort,
     pub(super) blocks: Range<u32>,
-    pub(super) open: Option<Open>,
+    pub(super) open: Option<OpenBurst>,
     pub(super) hop: Hop,
     /// A packet for which the kernel had no room.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldPacket>,
     /// The kernel has no room: nothing more is taken from the session's ring until it has.
     pub(super) waits: bool,
     /// It is polled each round.
@@ -58,7 +58,7 @@ pub(super) struct Sockets {
     pub(super) shown: bool,
 }
 
-impl Sockets {
+impl SessionSockets {
     /// Adds a packet to the open burst, with the ICRC of this hop ([`super::Wire::send`]). False:
     /// there is no room.
     pub(super) fn append(
@@ -79,7 +79,7 @@ impl Sockets {
             }
             let port = source_port(self.blocks.start);
             let flow = Flow::from_gids(&from.ip, &to.ip, port, to.port);
-            self.open = Some(Open { to: peer, flow, len: 0, seg: len, packets: 0 });
+            self.open = Some(OpenBurst { to: peer, flow, len: 0, seg: len, packets: 0 });
         }
         let (Some(space), Some(open)) = (self.tx.tx_space(), &mut self.open) else { return false };
         let Some(room) = space.get_mut(open.len..open.len + len) else { return false };
@@ -104,7 +104,7 @@ impl Sockets {
     }
 
     fn commit(&mut self) {
-        if let Some(Open { to, len, seg, .. }) = self.open.take().filter(|o| o.len > 0) {
+        if let Some(OpenBurst { to, len, seg, .. }) = self.open.take().filter(|o| o.len > 0) {
             self.tx.tx_commit(Burst { dst: to, len, seg: seg as u16 });
         }
     }
@@ -115,7 +115,7 @@ impl Sockets {
         if self.tx.tx_flush() == TxOutcome::Full {
             return false;
         }
-        let Some(Held { to, grh, len, was }) = self.held.take() else { return true };
+        let Some(HeldPacket { to, grh, len, was }) = self.held.take() else { return true };
         // The batch is empty.
         self.append(from, &to, &Packet::whole(&room[..len], grh), was);
         self.commit();

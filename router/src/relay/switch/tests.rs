@@ -1,5 +1,5 @@
 use super::*;
-use crate::relay::{FarPeer, State};
+use crate::relay::{FarPeer, SlotState};
 use gdrcore_core::cm::mad::{Ids, IpHeader, Mad, Message, Req, SidrReq, IP_HEADER_LEN, MAD_LEN};
 use gdrcore_core::wire::{Opcode, Psn, QP1_QKEY};
 
@@ -16,7 +16,7 @@ fn switch() -> Switch {
     let places =
         [(0, A, 1..2), (0, B, 2..4), (0, B, 4..5), (7, B, 5..6)].map(|(network, gid, blocks)| {
             slots.take();
-            Place { network, gid, blocks }
+            SessionAddress { network, gid, blocks }
         });
     for (slot, place) in places.into_iter().enumerate() {
         s.join(0, slot as u16, place);
@@ -173,7 +173,7 @@ fn who_has_left_is_not_there_and_its_ports_are_free() {
     assert_eq!(s.here(0, 0, &B, &data), Err(Refused::Qpn));
     assert_eq!(s.here(0, 0, &B, &request(7)), Ok(1));
     // The next session in its slot does not get its packets either.
-    s.join(0, 2, Place { network: 0, gid: B, blocks: 6..7 });
+    s.join(0, 2, SessionAddress { network: 0, gid: B, blocks: 6..7 });
     assert_eq!(s.here(0, 0, &B, &data), Err(Refused::Qpn));
     assert_eq!(s.here(0, 0, &B, &sent(Class::Ud, qpn(1), qpn(6), b"x")), Ok(2));
     s.leave(2);
@@ -183,7 +183,7 @@ fn who_has_left_is_not_there_and_its_ports_are_free() {
         assert_eq!(s.listens.len(), 8, "no more than there is room for");
         s.leave(1);
         s.leave(1);
-        s.join(0, 1, Place { network: 0, gid: B, blocks: 2..4 });
+        s.join(0, 1, SessionAddress { network: 0, gid: B, blocks: 2..4 });
     }
     assert_eq!(s.listens.len(), 1);
 }

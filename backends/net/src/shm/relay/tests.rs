@@ -342,7 +342,7 @@ fn memory_of_another_form_is_refused() {
     assert_eq!(open(true, (u32::MAX, RINGS.1), true), Error::Invalid);
     let (_router, ends) = Relay::create(false).unwrap();
     assert_eq!(
-        Ends::from_descriptors([Some(ends.up), None, Some(ends.socket)]).unwrap_err(),
+        RingDescriptors::from_descriptors([Some(ends.up), None, Some(ends.socket)]).unwrap_err(),
         Error::Os(libc::EMFILE)
     );
 }

@@ -47,7 +47,7 @@ fn a_tenant_with_outside_talks_to_endpoints_and_no_other_does() {
     // An expelled session is refused, too, though its last packets are still in its ring.
     s.slots.expel(0);
     assert_eq!(s.route(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Err(Refused::Qpn));
-    s.slots.set(0, State::Free);
+    s.slots.set(0, SlotState::Free);
     assert_eq!(s.slots.take(), Some(0));
     assert_eq!(s.route(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Ok(Destination::Outside));
     // Without the rules there is no way out.

@@ -13,7 +13,7 @@ fn placed(host: u8, network: &str, gid: u8, blocks: std::ops::Range<u32>) -> Pla
 }
 
 /// The queries that each step compares.
-fn check(known: &Known) {
+fn check(known: &FarTenants) {
     let all: Vec<_> = known.all().collect();
     assert_eq!(known.len(), all.len());
     let mut sources: Vec<_> = known.sources.values().flat_map(BTreeMap::values).collect();
@@ -32,7 +32,7 @@ fn check(known: &Known) {
 
 #[test]
 fn blocks_belong_to_who_came_last() {
-    let mut known = Known::default();
+    let mut known = FarTenants::default();
     known.put(placed(1, "n", 1, 1..10)).unwrap();
     known.put(placed(1, "n", 2, 10..20)).unwrap();
     known.put(placed(1, "n", 3, 20..30)).unwrap();
@@ -54,7 +54,7 @@ fn blocks_belong_to_who_came_last() {
 
 #[test]
 fn there_is_a_most() {
-    let mut known = Known::default();
+    let mut known = FarTenants::default();
     for n in 0..TENANTS_MAX as u32 {
         let mut p = placed(0, "n", 0, 1 + n % 1000..2 + n % 1000);
         p.at.ip[8..12].copy_from_slice(&(n / 1000).to_be_bytes());
@@ -83,7 +83,7 @@ impl Random {
 fn any_events_leave_it_in_order() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for _ in 0..20 {
-        let (mut known, mut now) = (Known::default(), 0);
+        let (mut known, mut now) = (FarTenants::default(), 0);
         // The expected tenants, by simpler bookkeeping: each with the time until which it is known.
         let mut model: BTreeMap<(&str, u8), (Placed, Option<u64>, bool)> = BTreeMap::new();
         for _ in 0..4000 {

@@ -18,7 +18,7 @@ pub(in crate::broker) const STALE_NS: u64 = 600_000_000_000;
 
 /// A tenant of another host.
 #[derive(Debug)]
-struct KnownTenant {
+struct FarTenant {
     placed: Arc<Placed>,
     /// The listing of its network that had it last.
     round: u32,
@@ -27,8 +27,8 @@ struct KnownTenant {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Network {
-    tenants: BTreeMap<Gid, KnownTenant>,
+pub(super) struct FarNetwork {
+    tenants: BTreeMap<Gid, FarTenant>,
     /// The number of the last listing of all its tenants.
     round: u32,
     /// The present adapter has listed all its tenants.
@@ -39,7 +39,7 @@ pub(super) struct Network {
     denied: BTreeMap<Gid, (String, u32)>,
 }
 
-impl Network {
+impl FarNetwork {
     /// Whether all its tenants are known, so that an unknown address belongs to none.
     fn is_known(&self) -> bool {
         self.complete && self.up
@@ -48,8 +48,8 @@ impl Network {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(in crate::broker) struct Known {
-    networks: BTreeMap<Arc<str>, Network>,
+pub(in crate::broker) struct FarTenants {
+    networks: BTreeMap<Arc<str>, FarNetwork>,
     /// By host address, then first block: these identify a tenant on the wire.
     sources: BTreeMap<([u8; 16], u32), BTreeMap<u32, Arc<Placed>>>,
     /// Stale tenants with the time at which each is forgotten, earliest first.
@@ -65,7 +65,7 @@ fn host_of(at: &Endpoint) -> ([u8; 16], u32) {
     (at.ip, at.scope_id)
 }
 
-impl Known {
+impl FarTenants {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -87,7 +87,7 @@ impl Known {
 
     /// Whether an adapter has listed all tenants of a network, and the store still answers.
     pub(super) fn is_known(&self, network: &str) -> bool {
-        self.networks.get(network).is_some_and(Network::is_known)
+        self.networks.get(network).is_some_and(FarNetwork::is_known)
     }
 
     /// The networks, and whether all of each is known.
@@ -98,7 +98,7 @@ impl Known {
     /// Own tenants' addresses that other hosts have: network, address, host.
     pub(super) fn denied(&self) -> impl Iterator<Item = (&str, &Gid, &str)> {
         let of = |(name, n)| {
-            let (name, n): (&'_ Arc<str>, &'_ Network) = (name, n);
+            let (name, n): (&'_ Arc<str>, &'_ FarNetwork) = (name, n);
             n.denied.iter().map(move |(gid, (holder, _))| (&**name, gid, holder.as_str()))
         };
         self.networks.iter().flat_map(of)
@@ -109,9 +109,9 @@ impl Known {
         self.networks.get(network)?.denied.get(gid).map(|(holder, _)| holder.as_str())
     }
 
-    fn network(&mut self, name: &str) -> (Arc<str>, &mut Network) {
+    fn network(&mut self, name: &str) -> (Arc<str>, &mut FarNetwork) {
         if !self.networks.contains_key(name) {
-            self.networks.insert(name.into(), Network::default());
+            self.networks.insert(name.into(), FarNetwork::default());
         }
         match self.networks.get_key_value(name).map(|(name, _)| name.clone()) {
             Some(name) => (name.clone(), self.networks.entry(name).or_default()),
@@ -148,7 +148,7 @@ impl Known {
         let placed = Arc::new(placed);
         let source = self.sources.entry(host_of(&placed.at)).or_default();
         source.insert(placed.blocks.start, placed.clone());
-        let (gid, entry) = (placed.gid, KnownTenant { placed: placed.clone(), round, until: None });
+        let (gid, entry) = (placed.gid, FarTenant { placed: placed.clone(), round, until: None });
         self.network(&placed.network).1.tenants.insert(gid, entry);
         self.len += 1;
         self.changes += 1;
@@ -263,7 +263,7 @@ impl Known {
         gone
     }
 
-    /// The time of the next [`Known::expire`].
+    /// The time of the next [`FarTenants::expire`].
     pub(super) fn deadline(&self) -> Option<u64> {
         self.stale.front().map(|(until, ..)| *until)
     }
