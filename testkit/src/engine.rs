@@ -2,7 +2,7 @@
 
 use crate::memory::Buffer;
 use gdrcore_core::config::Config;
-use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::engine::{Engine, EngineGuard};
 use gdrcore_core::roce::peer::PeerAddr;
 
 /// The address of the host `n` of a test: 10.0.0.n, or fd00::n.
@@ -56,7 +56,7 @@ impl OwnedEngine {
     ///
     /// # Panics
     /// If another thread holds it.
-    pub fn lock(&self) -> Guard<'_> {
+    pub fn lock(&self) -> EngineGuard<'_> {
         self.engine.try_lock().expect("one thread")
     }
 }

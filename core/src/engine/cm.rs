@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Burst, Guard, Inner};
+use super::{Burst, EngineGuard, Inner};
 use crate::cm::mad::MAD_LEN;
 use crate::cm::{Cm, CmEvent, Local};
 use crate::config::{Config, QPN_UNIT};
@@ -15,7 +15,7 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::Handle;
 use crate::verbs::NONE;
 use crate::wire::{
-    is_default_partition, mtu_code, packet_bytes, Class, Flow, PacketKind, Psn, QP1_QKEY,
+    is_default_partition, mtu_code, packet_bytes, Class, IcrcFlow, PacketKind, Psn, QP1_QKEY,
 };
 
 /// The general services QP, where connection managers talk.
@@ -138,7 +138,7 @@ impl Inner {
         let (head, body) = packet.split_at_mut(headers);
         let dst = self.cm.poll_transmit(body.first_chunk_mut()?)?;
         run.emit_headers(opcode, run.psn, false, 0, head);
-        Flow::from_gids(&self.local.gid, &dst.gid, self.local.port, dst.port)
+        IcrcFlow::from_gids(&self.local.gid, &dst.gid, self.local.port, dst.port)
             .append_icrc(0, packet);
         self.transport.common.counters.sent_pkts += 1;
         self.transport.common.counters.sent_bytes += len as u64;
@@ -168,7 +168,7 @@ impl Inner {
 }
 
 /// Control: the connection manager, and what ends its connections.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// The connection manager, for callers that move QPs by themselves.
     pub fn cm(&mut self) -> &mut Cm {
         &mut self.split().0.cm

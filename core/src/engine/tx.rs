@@ -1,6 +1,6 @@
 //! Packets and records out: by the port, by links, and between the queue pairs of the engine.
 
-use super::{Guard, Inner};
+use super::{EngineGuard, Inner};
 use crate::device::MrAttr;
 use crate::roce::frame::packet::Packets;
 use crate::roce::frame::record::Links;
@@ -104,7 +104,7 @@ impl Inner {
 }
 
 /// Data: what leaves.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Writes the next burst into `buf`: headers, payload (copied once) and ICRC. `None`: nothing
     /// to send now.
     ///
@@ -115,7 +115,7 @@ impl Guard<'_> {
         self.poll_transmit_over(now, buf, None)
     }
 
-    /// As [`Guard::poll_transmit`], for a port that has a connected socket, of the flow
+    /// As [`EngineGuard::poll_transmit`], for a port that has a connected socket, of the flow
     /// `connected`: packets of connected QPs to its destination have the ICRC of that flow.
     pub fn poll_transmit_over(
         &mut self,
@@ -170,8 +170,8 @@ impl Guard<'_> {
         None
     }
 
-    /// As [`Guard::poll_transmit`], for a link: writes records without ICRC into `buf`. Returns
-    /// their bytes; 0: nothing to send now.
+    /// As [`EngineGuard::poll_transmit`], for a link: writes records without ICRC into `buf`.
+    /// Returns their bytes; 0: nothing to send now.
     pub fn poll_transmit_link(
         &mut self,
         now: u64,
@@ -199,8 +199,9 @@ impl Guard<'_> {
         (qp.kind.is_connected()).then_some(peer.path)
     }
 
-    /// Whether the QP whose doorbell was rung may send by itself ([`Guard::transmit_to_port`]): no
-    /// other QP waits to send, and this one does not gather requests.
+    /// Whether the QP whose doorbell was rung may send by itself
+    /// ([`EngineGuard::transmit_to_port`]): no other QP waits to send, and this one does not gather
+    /// requests.
     #[inline]
     pub fn may_send_alone(&self, qi: usize) -> bool {
         let t = &self.transport;
@@ -210,7 +211,7 @@ impl Guard<'_> {
             && !t.may_gather(self.shared(), qi)
     }
 
-    /// As [`Guard::poll_transmit_over`], for the one QP whose doorbell was rung.
+    /// As [`EngineGuard::poll_transmit_over`], for the one QP whose doorbell was rung.
     #[inline]
     pub fn transmit_to_port(
         &mut self,
@@ -225,8 +226,8 @@ impl Guard<'_> {
         inner.burst(&tx)
     }
 
-    /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung, without a search
-    /// for others. The rest leaves with the next round.
+    /// As [`EngineGuard::poll_transmit_link`], for the one QP whose doorbell was rung, without a
+    /// search for others. The rest leaves with the next round.
     #[inline]
     pub fn transmit_to_link(
         &mut self,
@@ -266,7 +267,7 @@ impl Guard<'_> {
 
     /// The region that the peer at `gid` may write by itself ([`PeerMemory`]) with a key of it,
     /// through its QP `from_qpn`, connected to `qpn` here over a link. `None`: not all of its
-    /// WRITEs would be allowed. The answer holds until [`Guard::changes`] moves.
+    /// WRITEs would be allowed. The answer holds until [`EngineGuard::changes`] moves.
     pub fn mappable_region(
         &self,
         qpn: u32,
@@ -277,7 +278,7 @@ impl Guard<'_> {
         self.transport.mappable_region(qpn, from_qpn, gid, rkey)
     }
 
-    /// A counter that moves when an answer of [`Guard::mappable_region`] may have changed.
+    /// A counter that moves when an answer of [`EngineGuard::mappable_region`] may have changed.
     #[inline]
     pub fn changes(&self) -> u32 {
         self.transport.common.changes
@@ -285,7 +286,7 @@ impl Guard<'_> {
 
     /// Sends the single message of the QP whose doorbell was rung over its link, and publishes it.
     /// `DC`: it is a DCI, else RC. The clock is read for DC, if a timer is `wanted` at once, and if
-    /// another request waits for a timer. Otherwise [`Guard::arm_deferred_timer`] must follow
+    /// another request waits for a timer. Otherwise [`EngineGuard::arm_deferred_timer`] must follow
     /// before deadlines are asked for. False: the QP has no single message, and nothing has
     /// changed.
     #[inline(always)]
@@ -300,9 +301,9 @@ impl Guard<'_> {
         inner.transport.send_single::<DC, L>(s, qi, links, wanted, clock)
     }
 
-    /// As [`Guard::send_single`], through the port. Returns the time. `None`: nothing has changed,
-    /// because others wait to send or the request is not single. `DC`: the QP is a DCI, for which
-    /// the clock is read before the packet, too; else it is RC.
+    /// As [`EngineGuard::send_single`], through the port. Returns the time. `None`: nothing has
+    /// changed, because others wait to send or the request is not single. `DC`: the QP is a DCI,
+    /// for which the clock is read before the packet, too; else it is RC.
     #[inline(always)]
     pub fn send_packet<const DC: bool, P: Packets>(
         &mut self,

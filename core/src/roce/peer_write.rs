@@ -29,7 +29,7 @@ use crate::mem::{Access, RegisteredMemory, Target};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
 use crate::verbs::post::Single;
-use crate::verbs::shared::{at_once, Shared};
+use crate::verbs::shared::{slotless, Shared};
 use crate::verbs::types::{access, send_flags, wc_opcode, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 
@@ -107,7 +107,7 @@ impl Transport {
             },
         };
         let Some(to) = memory.pin(qp.qpn, qp.attr.dest_qp_num, rkey, remote_addr, len) else {
-            q.at_once.store(at_once::NO, Ordering::Relaxed);
+            q.slotless.store(slotless::NO, Ordering::Relaxed);
             return false;
         };
         let placed = providers.transfer(&source, 0, to, len as usize);
@@ -233,8 +233,8 @@ impl Conn<'_> {
         }
         self.qp.conn.req.placed = 0;
         self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });
-        let place = if carried { at_once::NO } else { at_once::MAPPED };
-        self.q.at_once.store(place, Ordering::Relaxed);
+        let place = if carried { slotless::NO } else { slotless::MAPPED };
+        self.q.slotless.store(place, Ordering::Relaxed);
         if self.complete_single(index) {
             return Mapped::Whole;
         }

@@ -246,7 +246,7 @@ fn a_write_that_is_not_as_long_as_it_said_is_refused() {
     ] {
         let (mut net, a, b) = Net::pair(Opts::default());
         let (src, dst) = (net.hosts[0].addr, net.hosts[1].addr);
-        let flow = gdrcore_core::wire::Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
+        let flow = gdrcore_core::wire::IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
         net.tap = Some(Box::new(move |from, p| {
             if from == 0 && [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_ONLY].contains(&Opcode(p[0]))
             {

@@ -15,7 +15,7 @@ use crate::wait::watch;
 use gdrcore_core::arena::RawSlice;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Result;
-use gdrcore_core::wire::{Flow, Psn};
+use gdrcore_core::wire::{IcrcFlow, Psn};
 use heapless::HistoryBuf;
 use std::os::fd::RawFd;
 
@@ -148,7 +148,7 @@ struct Service {
 pub struct Member {
     socket_dir: SocketDir,
     local: Endpoint,
-    flow: Flow,
+    flow: IcrcFlow,
     socket: RawFd,
     block: u16,
     count: u16,

@@ -22,7 +22,7 @@ use crate::roce::Transport;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::post::Single;
-use crate::verbs::shared::{at_once, Shared};
+use crate::verbs::shared::{slotless, Shared};
 use crate::verbs::types::{send_flags, wc_opcode, wc_status::SUCCESS, wr_opcode};
 use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::wire::{packet_bytes, Opcode, PacketKind, Psn};
@@ -144,7 +144,7 @@ impl Transport {
 
         let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
         let Some(mut b) = b else { return false };
-        if !b.accept_at_once::<DC>(&run, bytes, payload) {
+        if !b.accept_and_acknowledge::<DC>(&run, bytes, payload) {
             return false;
         }
 
@@ -155,7 +155,7 @@ impl Transport {
             if run.kind == PacketKind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
         a.end_local(&mut sq, index, &sent, ACK_BYTES, code);
         if !DC {
-            q.at_once.store(at_once::WITHIN, Ordering::Relaxed);
+            q.slotless.store(slotless::WITHIN, Ordering::Relaxed);
         }
         true
     }
@@ -211,7 +211,7 @@ impl Transport {
         let size = packet_bytes(op, bytes.len());
 
         let mut b = Conn { qi: bi, qp: b, q: bq, peer, s, common };
-        if !b.accept_at_once::<false>(&run, size, bytes) {
+        if !b.accept_and_acknowledge::<false>(&run, size, bytes) {
             return false;
         }
 
@@ -309,7 +309,12 @@ impl Conn<'_> {
     /// Accepts a message of one packet, and acknowledges it. False: no state has changed, and the
     /// general path takes the message. `DC`, `bytes`: as [`Conn::accept_single`].
     #[inline(always)]
-    fn accept_at_once<const DC: bool>(&mut self, run: &Run, bytes: usize, payload: &[u8]) -> bool {
+    fn accept_and_acknowledge<const DC: bool>(
+        &mut self,
+        run: &Run,
+        bytes: usize,
+        payload: &[u8],
+    ) -> bool {
         if !self.accept_single::<DC, false>(run, bytes, payload) {
             return false;
         }
