@@ -313,7 +313,7 @@ impl Host {
     /// Runs timers; returns the packets that leave.
     pub(crate) fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
         let mut g = self.engine.lock();
-        g.run_loopback(now, 64);
+        g.run_loopback(now);
         g.handle_timeout(now);
         g.flush_acks();
         let mut out = Vec::new();

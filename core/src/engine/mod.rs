@@ -11,9 +11,9 @@
 //! arrived, [`EngineGuard::handle_timeout`]; [`EngineGuard::poll_memory`]; then `poll_transmit`
 //! until it gives nothing.
 //!
-//! Data-plane calls that need no lock are methods of [`Engine`] (post, poll); everything else is a
-//! method of [`EngineGuard`], which is the engine's lock. Each `impl` of it names its role: data (a
-//! round calls it, or a post) or control (a call of the program).
+//! Data-plane calls need no lock: [`post`] has those of sends, [`Engine`] those of receives and
+//! polls. Everything else is a method of [`EngineGuard`], which is the engine's lock. Each `impl` of
+//! it names its role: data (a round calls it, or a post) or control (a call of the program).
 
 mod adopt;
 pub mod cm;
@@ -50,7 +50,7 @@ use crate::roce::Transport;
 use crate::turns::TurnLock;
 use crate::verbs::post::{self, Single};
 use crate::verbs::shared::{polled, slotless, CqShared, QpShared, Shared};
-use crate::verbs::types::{wr_opcode, Handle, RecvWr, SendWr, Wc};
+use crate::verbs::types::{wr_opcode, Handle, RecvWr, Wc};
 use crate::wire::IcrcFlow;
 
 pub use report::QpReport;
@@ -196,55 +196,6 @@ impl Engine {
         self.lock.try_lock_marked().then(|| EngineGuard { engine: self })
     }
 
-    /// Posts a list of send requests. The doorbell is the caller's: take the lock and send.
-    ///
-    /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: state, opcode or pieces not allowed;
-    /// [`Error::Again`]: ring full; [`Error::MessageSize`]; [`Error::Fault`]: inline data cannot be
-    /// read; [`Error::Busy`]: another thread posts here. Requests before `bad` are posted all the
-    /// same.
-    ///
-    /// # Safety
-    /// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
-    #[inline]
-    pub unsafe fn post_send(
-        &self,
-        qp: Handle,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-    ) -> Result<post::Posted> {
-        // SAFETY: the caller's promise.
-        let (qi, posted, outcome) = unsafe { self.post_send_quietly(qp, wr, bad)? };
-        if posted.count > 0 {
-            self.shared.active.set(qi);
-        }
-        outcome.map(|()| posted)
-    }
-
-    /// As [`Engine::post_send`], but the caller tells the engine. With the lock it calls
-    /// [`EngineGuard::wake`], which costs no atomic operation. Otherwise it leaves a mark in
-    /// [`Shared::active`]. Returns the QP's index as well.
-    ///
-    /// # Errors
-    /// [`Error::StaleHandle`]; the other errors of [`Engine::post_send`] are inside, beside what
-    /// was posted.
-    ///
-    /// # Safety
-    /// As [`Engine::post_send`].
-    #[inline(always)]
-    pub unsafe fn post_send_quietly(
-        &self,
-        qp: Handle,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-    ) -> Result<(usize, post::Posted, Result<()>)> {
-        *bad = wr;
-        let (qi, q) = self.qp(qp)?;
-        // SAFETY: the caller's promise.
-        let (posted, outcome) = unsafe { post::send(q, wr, bad) };
-        Ok((qi, posted, outcome))
-    }
-
     /// A QP for posting: its index, and its shared half.
     ///
     /// # Errors
@@ -258,13 +209,14 @@ impl Engine {
         }
     }
 
-    /// Posts a list of receive requests.
+    /// Posts a list of receive requests. Requests before `bad` are posted all the same.
     ///
     /// # Errors
-    /// As [`Engine::post_send`].
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: state or pieces not allowed; [`Error::Again`]:
+    /// ring full; [`Error::Busy`]: another thread posts here.
     ///
     /// # Safety
-    /// As [`Engine::post_send`].
+    /// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
     #[inline(always)]
     pub unsafe fn post_recv(
         &self,
@@ -312,10 +264,10 @@ impl Engine {
     /// Posts a list of receive requests to an SRQ.
     ///
     /// # Errors
-    /// As [`Engine::post_send`].
+    /// As [`Engine::post_recv`].
     ///
     /// # Safety
-    /// As [`Engine::post_send`].
+    /// As [`Engine::post_recv`].
     #[inline]
     pub unsafe fn post_srq_recv(
         &self,

@@ -25,6 +25,9 @@ pub struct Burst {
     pub for_connected: bool,
 }
 
+/// Runs that one [`EngineGuard::run_loopback`] handles; more follow in the next round.
+const LOOPBACK_RUNS: usize = 64;
+
 /// Lets one QP send, regardless of others that are ready.
 #[inline]
 fn transmit_alone(t: &mut Transport, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) {
@@ -319,9 +322,9 @@ impl EngineGuard<'_> {
         t.send_packet::<DC, P>(s, qi, port, clock)
     }
 
-    /// Carries runs between QPs of this engine, until none is left or `max_runs` were handled.
-    /// Returns the runs handled.
-    pub fn run_loopback(&mut self, now: u64, max_runs: usize) -> usize {
+    /// Carries runs between QPs of this engine, until none is left or [`LOOPBACK_RUNS`] were
+    /// handled. Returns the runs handled.
+    pub fn run_loopback(&mut self, now: u64) -> usize {
         let (inner, s) = self.split();
         inner.collect_ready(s, now);
         let mut handled = if inner.cm.is_ready() { inner.loop_mads(s, now) } else { 0 };
@@ -329,7 +332,7 @@ impl EngineGuard<'_> {
         let from = Origin { gid: local.gid, path: Path::Loopback, port: 0 };
         let mut at = 0;
         let mut skipped = NONE as usize;
-        while !t.common.ready.is_empty() && handled < max_runs {
+        while !t.common.ready.is_empty() && handled < LOOPBACK_RUNS {
             let Some(qi) = t.common.ready.next_from(at).filter(|&qi| qi != skipped) else { break };
             at = qi + 1;
             t.common.ready.clear(qi);

@@ -22,6 +22,7 @@ use super::conn::Conn;
 use super::peer::Path;
 use super::peer_memory::{PeerMemory, Piece, COPY_BUDGET, COPY_REMOTE_MIN, PIECES};
 use super::rules::complete::prepare;
+use super::rules::cq::CqSide;
 use super::Common;
 use super::Transport;
 use crate::device::MrAttr;
@@ -120,8 +121,10 @@ impl Transport {
         // copy.
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: len, flags, ..SendWqe::default() };
-        let (code, status) = (wc_opcode::RDMA_WRITE, wc_status::SUCCESS);
-        let Some(ending) = prepare(s, key, cqs, qp.scq, &wqe, code, status) else { return false };
+        let ending = prepare(&wqe, wc_opcode::RDMA_WRITE, wc_status::SUCCESS, || {
+            CqSide::find(s, key, cqs, qp.scq)
+        });
+        let Some(ending) = ending else { return false };
         qp.counters.mapped_writes += 1;
         ending.finish_slotless(s, qp);
         true

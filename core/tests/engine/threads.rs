@@ -69,7 +69,7 @@ fn queue_of_one(drive: Drive) {
 #[test]
 fn whoever_has_the_completion_may_post_the_next() {
     queue_of_one(|g, _| {
-        g.run_loopback(1_000_000, 64);
+        g.run_loopback(1_000_000);
     });
 }
 

@@ -680,10 +680,10 @@ fn rings(net: &Net, e: &End) -> bool {
     w.raw.num_sge = w.sges.len() as i32;
     let mut bad = std::ptr::null();
     // SAFETY: the request and its list live through the call.
-    let (qi, posted, outcome) =
-        unsafe { net.hosts[e.host].engine.post_send_quietly(e.qp, &w.raw, &mut bad).unwrap() };
+    let (posted, outcome) =
+        unsafe { net.hosts[e.host].engine.post_unmarked(e.qp, &w.raw, &mut bad).unwrap() };
     assert!(outcome.is_ok() && posted.count == 1);
-    net.lock(e).wake(qi)
+    net.lock(e).wake(index(e.qp))
 }
 
 /// Posts ([`rings`]); what is to be heard at once goes to `to`. Returns the number of packets.

@@ -556,7 +556,7 @@ impl Net {
     pub fn exchange(&mut self) -> bool {
         let mut moved = false;
         for i in 0..self.hosts.len() {
-            moved |= self.hosts[i].lock().run_loopback(self.now, 1000) > 0;
+            moved |= self.hosts[i].lock().run_loopback(self.now) > 0;
             moved |= self.exchange_links(i);
             let mut bursts = 0;
             loop {

@@ -27,7 +27,7 @@ use crate::clock::now_ns;
 use crate::port::Port;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::EngineGuard;
-use limits::{Round, GROUP_POLL_NS, LOOPBACK_RUNS};
+use limits::{Round, GROUP_POLL_NS};
 
 impl<P: Port> PortState<P> {
     /// Whether the socket or a ring had no room: the work that is left waits for an event.
@@ -221,12 +221,12 @@ impl SoftEngine {
             }
         }
         now = port.schedule.refresh(now, now_ns);
-        handled += g.run_loopback(now, LOOPBACK_RUNS);
+        handled += g.run_loopback(now);
         if round == Round::Full {
             port.schedule.note(handled > 0);
             if handled == 0 {
                 Self::run_timers(g, port, now, socket_polled);
-                handled = g.run_loopback(now, LOOPBACK_RUNS);
+                handled = g.run_loopback(now);
             }
             g.poll_memory(now);
         }

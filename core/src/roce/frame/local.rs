@@ -55,6 +55,16 @@ const fn kinds(dc: bool) -> (QpKind, QpKind) {
     }
 }
 
+/// The [`wc_opcode`] of a SEND or WRITE, from its packet.
+#[inline(always)]
+fn code_of(run: &Run) -> u32 {
+    if run.kind == PacketKind::Write {
+        wc_opcode::RDMA_WRITE
+    } else {
+        wc_opcode::SEND
+    }
+}
+
 /// The packet of a single request that has no slot, and its opcode.
 #[inline(always)]
 fn run_of_single<const WRITE: bool>(request: &Single, dest_qpn: u32, psn: Psn) -> (Run, Opcode) {
@@ -151,9 +161,7 @@ impl Transport {
         let Some(mut a) = self.loopback_conn(s, qi) else { return false };
         let (bytes, charge) = (bytes as u64, Charge::Free);
         let sent = Departed { psn, psns: 1, packets: 1, bytes, charge };
-        let code =
-            if run.kind == PacketKind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
-        a.end_local(&mut sq, index, &sent, ACK_BYTES, code);
+        a.end_local(&mut sq, index, &sent, ACK_BYTES, code_of(&run));
         if !DC {
             q.slotless.store(slotless::WITHIN, Ordering::Relaxed);
         }
@@ -220,10 +228,9 @@ impl Transport {
         a.note_answered(&Departed { psn, psns: 1, packets: 1, bytes, charge }, ACK_BYTES);
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: sge.length.into(), flags, ..SendWqe::default() };
-        let code =
-            if run.kind == PacketKind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
-        let (key, cqs) = (&a.common.key, &mut a.common.cqs);
-        let ending = prepare(s, key, cqs, a.qp.scq, &wqe, code, SUCCESS);
+        let ending = prepare(&wqe, code_of(&run), SUCCESS, || {
+            CqSide::find(s, &a.common.key, &mut a.common.cqs, a.qp.scq)
+        });
         debug_assert!(ending.is_some(), "room was checked");
         if let Some(ending) = ending {
             ending.finish_slotless(s, a.qp);
@@ -348,7 +355,9 @@ impl Conn<'_> {
         let (s, common) = (self.s, &mut *self.common);
         let slot = sq.at(index);
         let (wqe, scq) = (slot.header(), self.qp.scq);
-        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, scq, wqe, code, SUCCESS) {
+        if let Some(ending) =
+            prepare(wqe, code, SUCCESS, || CqSide::find(s, &common.key, &mut common.cqs, scq))
+        {
             ending.finish(s, self.qp, sq, InFlight::NothingAndClear, None);
             return;
         }

@@ -1,13 +1,12 @@
 //! The end of a send request: its counters, its slot, its completion.
 
 use super::cq::{CompletionHandoff, CqSide};
-use crate::arena::Table;
 use crate::counters::Counters;
 use crate::ring::EngineConsumer;
 use crate::roce::conn::Conn;
-use crate::verbs::objects::{Cq, Qp};
+use crate::verbs::objects::Qp;
 use crate::verbs::opcode;
-use crate::verbs::shared::{EngineKey, Shared};
+use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_opcode, wc_status, Wc};
 use crate::verbs::wqe::SendWqe;
 
@@ -41,21 +40,18 @@ pub(in crate::roce) struct Ending<'a> {
 
 /// Prepares the end of a request: finds room for its completion, if it is signaled or has failed.
 /// `None`: there is no room now. `code`: its [`wc_opcode`], an argument because the single path
-/// knows it without a look-up.
+/// knows it without a look-up. `find`: finds the CQ of its queue pair.
 #[inline(always)]
 pub(in crate::roce) fn prepare<'a>(
-    s: &'a Shared,
-    key: &EngineKey,
-    cqs: &'a mut Table<Cq>,
-    scq: u32,
     wqe: &SendWqe,
     code: u32,
     status: u32,
+    find: impl FnOnce() -> Option<CqSide<'a>>,
 ) -> Option<Ending<'a>> {
     let mut cq = None;
     // IBTA 10.7.3.1: A request that fails completes, signaled or not.
     if status != wc_status::SUCCESS || wqe.is_signaled() {
-        let side = CqSide::find(s, key, cqs, scq)?;
+        let side = find()?;
         cq = match side.has_room() {
             true => Some(side),
             false if side.has_failed() => None,
@@ -91,7 +87,9 @@ impl Conn<'_> {
         let slot = sq.at(qp.conn.req.released);
         let wqe = slot.header();
         let code = opcode::row(wqe.opcode).completion;
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
+        let ending = prepare(wqe, code, status, || {
+            CqSide::find(self.s, &common.key, &mut common.cqs, qp.scq)
+        });
         let Some(ending) = ending else { return false };
         ending.finish(self.s, qp, sq, in_flight, None);
         true

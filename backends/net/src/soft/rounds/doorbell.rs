@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use crate::clock::now_ns;
 use crate::soft::lock::EngineLock;
 use crate::soft::peers::grant_checks::check_grants_if_changed;
-use crate::soft::rounds::limits::{Round, LOOPBACK_RUNS};
+use crate::soft::rounds::limits::Round;
 use crate::soft::{PortState, SoftEngine};
 use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::verbs::post::{self, Posted};
@@ -177,7 +177,7 @@ impl SoftEngine {
         let now = now_ns();
         port.schedule.set_time(now);
         g.wake(qi);
-        g.run_loopback(now, LOOPBACK_RUNS);
+        g.run_loopback(now);
         self.end_send(g, port, Some(now))
     }
 
