@@ -22,7 +22,6 @@ use super::conn::Conn;
 use super::peer::Path;
 use super::peer_memory::{PeerMemory, Piece, COPY_BUDGET, COPY_REMOTE_MIN, PIECES};
 use super::rules::complete::prepare;
-use super::rules::cq::CqSide;
 use super::Common;
 use super::Transport;
 use crate::device::MrAttr;
@@ -121,9 +120,8 @@ impl Transport {
         // copy.
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: len, flags, ..SendWqe::default() };
-        let ending = prepare(&wqe, wc_opcode::RDMA_WRITE, wc_status::SUCCESS, || {
-            CqSide::find(s, key, cqs, qp.scq)
-        });
+        let (scq, status) = ((&*key, cqs, qp.scq), wc_status::SUCCESS);
+        let ending = prepare(s, scq, &wqe, wc_opcode::RDMA_WRITE, status);
         let Some(ending) = ending else { return false };
         qp.counters.mapped_writes += 1;
         ending.finish_slotless(s, qp);

@@ -228,9 +228,8 @@ impl Transport {
         a.note_answered(&Departed { psn, psns: 1, packets: 1, bytes, charge }, ACK_BYTES);
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: sge.length.into(), flags, ..SendWqe::default() };
-        let ending = prepare(&wqe, code_of(&run), SUCCESS, || {
-            CqSide::find(s, &a.common.key, &mut a.common.cqs, a.qp.scq)
-        });
+        let scq = (&a.common.key, &mut a.common.cqs, a.qp.scq);
+        let ending = prepare(s, scq, &wqe, code_of(&run), SUCCESS);
         debug_assert!(ending.is_some(), "room was checked");
         if let Some(ending) = ending {
             ending.finish_slotless(s, a.qp);
@@ -354,10 +353,9 @@ impl Conn<'_> {
         self.note_answered(sent, answer);
         let (s, common) = (self.s, &mut *self.common);
         let slot = sq.at(index);
-        let (wqe, scq) = (slot.header(), self.qp.scq);
-        if let Some(ending) =
-            prepare(wqe, code, SUCCESS, || CqSide::find(s, &common.key, &mut common.cqs, scq))
-        {
+        let wqe = slot.header();
+        let scq = (&common.key, &mut common.cqs, self.qp.scq);
+        if let Some(ending) = prepare(s, scq, wqe, code, SUCCESS) {
             ending.finish(s, self.qp, sq, InFlight::NothingAndClear, None);
             return;
         }

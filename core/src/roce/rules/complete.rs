@@ -1,12 +1,13 @@
 //! The end of a send request: its counters, its slot, its completion.
 
 use super::cq::{CompletionHandoff, CqSide};
+use crate::arena::Table;
 use crate::counters::Counters;
 use crate::ring::EngineConsumer;
 use crate::roce::conn::Conn;
-use crate::verbs::objects::Qp;
+use crate::verbs::objects::{Cq, Qp};
 use crate::verbs::opcode;
-use crate::verbs::shared::Shared;
+use crate::verbs::shared::{EngineKey, Shared};
 use crate::verbs::types::{wc_opcode, wc_status, Wc};
 use crate::verbs::wqe::SendWqe;
 
@@ -40,18 +41,19 @@ pub(in crate::roce) struct Ending<'a> {
 
 /// Prepares the end of a request: finds room for its completion, if it is signaled or has failed.
 /// `None`: there is no room now. `code`: its [`wc_opcode`], an argument because the single path
-/// knows it without a look-up. `find`: finds the CQ of its queue pair.
+/// knows it without a look-up. `scq`: the index of its queue pair's CQ, among those of the engine.
 #[inline(always)]
 pub(in crate::roce) fn prepare<'a>(
+    s: &'a Shared,
+    (key, cqs, scq): (&EngineKey, &'a mut Table<Cq>, u32),
     wqe: &SendWqe,
     code: u32,
     status: u32,
-    find: impl FnOnce() -> Option<CqSide<'a>>,
 ) -> Option<Ending<'a>> {
     let mut cq = None;
     // IBTA 10.7.3.1: A request that fails completes, signaled or not.
     if status != wc_status::SUCCESS || wqe.is_signaled() {
-        let side = find()?;
+        let side = CqSide::find(s, key, cqs, scq)?;
         cq = match side.has_room() {
             true => Some(side),
             false if side.has_failed() => None,
@@ -87,10 +89,8 @@ impl Conn<'_> {
         let slot = sq.at(qp.conn.req.released);
         let wqe = slot.header();
         let code = opcode::row(wqe.opcode).completion;
-        let ending = prepare(wqe, code, status, || {
-            CqSide::find(self.s, &common.key, &mut common.cqs, qp.scq)
-        });
-        let Some(ending) = ending else { return false };
+        let scq = (&common.key, &mut common.cqs, qp.scq);
+        let Some(ending) = prepare(self.s, scq, wqe, code, status) else { return false };
         ending.finish(self.s, qp, sq, in_flight, None);
         true
     }
