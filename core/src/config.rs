@@ -7,6 +7,11 @@ use crate::reason::refuse;
 /// the 24 bits.
 pub const QPN_UNIT: u32 = 1 << 14;
 
+/// The number of the block that has a QPN.
+pub const fn qpn_block(qpn: u32) -> u16 {
+    (qpn / QPN_UNIT) as u16
+}
+
 /// Room for the headers of a packet, beyond its payload, in [`Config::burst_bytes`].
 const BURST_HEADERS: u32 = 256;
 

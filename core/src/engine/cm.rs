@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::{Burst, EngineGuard, Inner};
 use crate::cm::mad::MAD_LEN;
 use crate::cm::{Cm, CmEvent, Local};
-use crate::config::{Config, QPN_UNIT};
+use crate::config::{qpn_block, Config};
 use crate::error::Result;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::Run;
@@ -43,7 +43,7 @@ pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
         guid: node_guid(addr),
         path_mtu: mtu_code(config.max_mtu).unwrap_or(1),
         max_rd_atomic: config.max_rd_atomic.min(255) as u8,
-        block: (config.qpn_base / QPN_UNIT) as u16,
+        block: qpn_block(config.qpn_base),
         is_soft_peer,
     }
 }
@@ -262,7 +262,7 @@ impl EngineGuard<'_> {
         for qi in 0..inner.transport.qps.len() {
             let t = &inner.transport;
             let qp = &t.qps[qi];
-            if qp.live && qp.attr.dest_qp_num / QPN_UNIT == u32::from(block) && qp.can_receive() {
+            if qp.live && qpn_block(qp.attr.dest_qp_num) == block && qp.can_receive() {
                 let peer = t.peers.get(qp.conn.peer as usize).map(|peer| peer.addr);
                 let there = peer.is_some_and(|p| (p.gid, p.port) == (at.gid, at.port));
                 if there && inner.cm.is_managed(qp.qpn) {

@@ -248,7 +248,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`], `Error::OwnerDead`.
     pub fn cq_disarm(&self, cq: Handle) -> Result<()> {
-        self.for_each_ring(cq, SoftEngine::cq_disarm)
+        self.for_each_ring(cq, |engine, ring| engine.lock()?.disarm_cq(ring))
     }
 
     /// Counts all completions in a CQ as new: a CQ that is armed for any completion raises its
@@ -258,7 +258,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`], `Error::OwnerDead`.
     pub fn cq_raise_pending(&self, cq: Handle) -> Result<()> {
-        self.for_each_ring(cq, SoftEngine::cq_raise_pending)
+        self.for_each_ring(cq, |engine, ring| engine.lock()?.cq_raise_pending(ring))
     }
 
     /// The engine of a device that can have only one: posts and polls then skip the look-up of the

@@ -139,12 +139,6 @@ impl SoftEngine {
             true => self.poll_after_round(index, cq, wc),
         }
     }
-
-    /// `Device::progress`: the packets and runs handled.
-    #[inline(always)]
-    pub fn quick_progress(&self) -> usize {
-        self.program_round()
-    }
 }
 
 /// Data: posts of other shapes, and polls that find nothing.
@@ -194,10 +188,10 @@ impl SoftEngine {
         outcome
     }
 
-    /// Runs a full round for the program, and notes whether the poll found work. With a helper,
-    /// notes the time for it, too.
+    /// `Device::progress`: runs a full round for the program, and notes whether the poll found work
+    /// and, with a helper, when it was. Returns the packets and runs handled.
     #[inline(never)]
-    pub(super) fn program_round(&self) -> usize {
+    pub fn program_round(&self) -> usize {
         let now = self.helper_on.load(Ordering::Relaxed).then(now_ns);
         if let Some(now) = now {
             self.polls.last_poll_ns.store(now, Ordering::Relaxed);
@@ -369,17 +363,6 @@ impl SoftEngine {
         self.lock()?.arm_cq(cq, solicited_only)?;
         self.hand_to_helper();
         Ok(())
-    }
-
-    /// As [`SoftDevice::cq_disarm`](super::SoftDevice::cq_disarm), of a ring of this engine.
-    pub(super) fn cq_disarm(&self, cq: Handle) -> Result<()> {
-        self.lock()?.disarm_cq(cq)
-    }
-
-    /// As [`SoftDevice::cq_raise_pending`](super::SoftDevice::cq_raise_pending), of a ring of this
-    /// engine.
-    pub(super) fn cq_raise_pending(&self, cq: Handle) -> Result<()> {
-        self.lock()?.cq_raise_pending(cq)
     }
 
     /// `Device::qp_create`.

@@ -43,10 +43,7 @@ impl EngineLock<'_> {
     /// The time of the next round; `None`: only after an event.
     pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let (g, port) = self.parts();
-        match (g.next_timeout(now), port.deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [g.next_timeout(now), port.deadline()].into_iter().flatten().min()
     }
 }
 

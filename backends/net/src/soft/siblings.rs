@@ -6,7 +6,7 @@ use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::rights::Foreign;
 use crate::shm::{Peer, ShmBounds};
-use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -50,7 +50,7 @@ impl Siblings {
 
     /// The block by which links name an engine: its first one, because an engine may have several.
     fn block_of(&self, k: usize) -> u16 {
-        (self.qpns.first_of(k) / QPN_UNIT) as u16
+        qpn_block(self.qpns.first_of(k))
     }
 
     /// An engine as the other end of a link.

@@ -7,6 +7,7 @@ use crate::port::RxPacket;
 use crate::soft::peers::witness::note_refusal;
 use crate::soft::{endpoint, peer_addr, PortState};
 use gdrcore_core::cm::Addressee;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::engine::{Arrival, EngineGuard};
 use gdrcore_core::mem::host;
@@ -205,7 +206,7 @@ pub(in crate::soft) fn forward_run(
     }
     IcrcFlow::from_gids(&from.ip, &local.ip, from.port, local.port).append_icrc(0, packet);
     let p = Packets { src: *from, seg: len as u16, first: 0, grh: run.grh, data: packet };
-    let block = (run.dest_qpn / gdrcore_core::config::QPN_UNIT) as u16;
+    let block = qpn_block(run.dest_qpn);
     if !member.forward(block, &p) {
         member.count_dropped(1);
     }

@@ -3,7 +3,7 @@
 
 use crate::addr_group::Member;
 use crate::soft::{endpoint, peer_addr, PortState};
-use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::engine::EngineGuard;
 
 impl PortState {
@@ -15,7 +15,7 @@ impl PortState {
             return;
         }
         while let Some((peer, qpn, own_qpn)) = g.cm().next_unwatched() {
-            let block = (qpn / QPN_UNIT) as u16;
+            let block = qpn_block(qpn);
             let watch = |member: &mut Member| member.watch_peer(&endpoint(&peer), block);
             if !self.member.as_mut().is_some_and(watch) {
                 g.cm_begin_keepalive(now, own_qpn);

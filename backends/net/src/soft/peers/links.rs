@@ -12,7 +12,7 @@ use crate::soft::rounds::limits::{Round, BURSTS, DRAIN_ROUNDS};
 use crate::soft::rounds::schedule::Schedule;
 use crate::soft::router::relayed;
 use crate::soft::{endpoint, peer_addr, PathChoice, PortState, SoftEngine};
-use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::roce::peer::Path;
 use gdrcore_core::roce::run::{Run, Words};
@@ -161,7 +161,7 @@ impl SoftEngine {
                 continue;
             }
             let Some(shm) = port.shm.as_mut().filter(|_| self.via.is_none()) else { continue };
-            let block = (qpn / QPN_UNIT) as u16;
+            let block = qpn_block(qpn);
             if let Ok(link) = shm.connect(&endpoint(&addr), Some(block), &self.waiter) {
                 g.set_context_link(at, link);
             }

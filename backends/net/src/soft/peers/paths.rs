@@ -5,7 +5,7 @@ use crate::addr::Endpoint;
 use crate::soft::lock::EngineLock;
 use crate::soft::router::routed::RouterLink;
 use crate::soft::{PathChoice, PortState, SoftEngine};
-use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
@@ -105,7 +105,7 @@ impl SoftEngine {
             g.set_own_address_remote(true);
         }
         let Some(shm) = &mut port.shm else { return Ok(()) };
-        match shm.connect(&to, dest_qpn.map(|qpn| (qpn / QPN_UNIT) as u16), &self.waiter) {
+        match shm.connect(&to, dest_qpn.map(qpn_block), &self.waiter) {
             Ok(link) => g.set_link(Some(link)),
             Err(_) if self.path == PathChoice::Auto => {}
             Err(e) => return Err(e),

@@ -16,7 +16,7 @@ use crate::soft::peers::ports::LookUps;
 use crate::soft::{endpoint, peer_addr, PortState};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
 use gdrcore_core::cm::{Refusal, REFUSALS};
-use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Error;
 use gdrcore_core::roce::peer::{Path, PeerAddr};
@@ -49,7 +49,7 @@ fn testify_all(g: &mut EngineGuard<'_>, port: &PortState, now: u64) {
             Path::Loopback | Path::Lost => None,
         };
         let left = |qpn| {
-            let block = (qpn / QPN_UNIT) as u16;
+            let block = qpn_block(qpn);
             port.member.as_ref()?.receipts_of(&endpoint(&peer), block, false)?.find(qpn)
         };
         if let Some(psn) = dest_qpn.filter(|_| path == Path::Port).and_then(left) {

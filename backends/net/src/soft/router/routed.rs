@@ -17,7 +17,7 @@ use crate::via::find::SocketPath;
 use crate::via::proto::Route;
 use crate::via::session::{Arrival, Direct, RequestGuard, Session};
 use crate::wait::Waiter;
-use gdrcore_core::config::{Config, QPN_UNIT};
+use gdrcore_core::config::{qpn_block, Config, QPN_UNIT};
 use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -122,7 +122,7 @@ impl SoftEngine {
         let mut request_guard = via.request_guard();
         let mut held = self.lock_control();
         let own = to.same_host(&self.local) && held.owns(qpn);
-        let linked = |shm: &mut ShmPort| shm.find_link(&to, block_of(qpn)).is_some();
+        let linked = |shm: &mut ShmPort| shm.find_link(&to, qpn_block(qpn)).is_some();
         if own || held.port().shm.as_mut().is_some_and(linked) {
             return Ok(None);
         }
@@ -183,12 +183,12 @@ impl SoftEngine {
             Some(RouterLink { direct: Some(direct), .. }) => {
                 let (session, may_grant) = (direct.routed.peer, direct.may_grant());
                 let peer = Peer { at: *to, session, may_grant };
-                let link = shm.adopt(&peer, block_of(qpn), direct.fd, &self.waiter);
+                let link = shm.adopt(&peer, qpn_block(qpn), direct.fd, &self.waiter);
                 Some(link.map_err(|e| closed_link(e, qpn))?)
             }
             Some(RouterLink { direct: None, .. }) => None,
             // The call could make no request, or the link has ended since.
-            None => shm.find_link(to, block_of(qpn)),
+            None => shm.find_link(to, qpn_block(qpn)),
         };
         if link.is_none() && !relays {
             return Err(refuse!(
@@ -257,10 +257,6 @@ impl SoftEngine {
             }
         }
     }
-}
-
-fn block_of(qpn: u32) -> u16 {
-    (qpn / QPN_UNIT) as u16
 }
 
 /// The other end may have closed the link's socket before the hello.
