@@ -281,11 +281,6 @@ impl EngineGuard<'_> {
         wake(&mut inner.cm, s);
     }
 
-    /// Calls [`Cm::leave`].
-    pub fn cm_leave(&mut self, now: u64) {
-        self.cm().leave(now);
-    }
-
     /// Whether the connection manager has events.
     pub fn has_cm_events(&self) -> bool {
         self.cm.has_events()
