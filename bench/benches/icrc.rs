@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
 use gdrcore_core::mem::host;
 use gdrcore_core::wire::icrc::{crc32_with, Impl};
-use gdrcore_core::wire::{Bth, Flow, Opcode, Psn, Qpn};
+use gdrcore_core::wire::{Bth, IcrcFlow, Opcode, Psn, Qpn};
 
 fn implementations() -> impl Iterator<Item = Impl> {
     Impl::ALL.iter().copied().filter(|which| which.is_available())
@@ -31,8 +31,8 @@ fn crc(c: &mut Criterion) {
 }
 
 fn icrc(c: &mut Criterion) {
-    let flow = Flow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC123, 4791);
-    let flow6 = Flow::v6([1; 16], [2; 16], 0xC123, 4791);
+    let flow = IcrcFlow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC123, 4791);
+    let flow6 = IcrcFlow::v6([1; 16], [2; 16], 0xC123, 4791);
     let mut group = c.benchmark_group("icrc");
     // An ACK, and packets of path MTU.
     for (opcode, payload) in [
@@ -86,7 +86,7 @@ fn copy(c: &mut Criterion) {
 }
 
 fn check(c: &mut Criterion) {
-    let flow = Flow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC123, 4791);
+    let flow = IcrcFlow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC123, 4791);
     let mut group = c.benchmark_group("check");
     for len in [20, 1040, 4112] {
         let mut packet = vec![0x5A; len];
@@ -100,7 +100,7 @@ fn check(c: &mut Criterion) {
         });
     }
     group.bench_function("flow", |b| {
-        b.iter(|| Flow::v4(black_box([10, 0, 0, 1]), [10, 0, 0, 2], 0xC123, 4791))
+        b.iter(|| IcrcFlow::v4(black_box([10, 0, 0, 1]), [10, 0, 0, 2], 0xC123, 4791))
     });
     group.finish();
 }

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
-use gdrcore_core::arena::{Heap, Region};
+use gdrcore_core::arena::{Heap, RawBytes};
 use gdrcore_core::ring::SlotRing;
 use gdrcore_core::verbs::types::Wc;
 use gdrcore_net::map::Map;
@@ -22,7 +22,7 @@ fn ring() -> &'static SlotRing<Wc> {
     let mut heap = Heap::new();
     // SAFETY: a fresh mapping, never unmapped.
     unsafe { heap.add(at, len) }.expect("heap");
-    let region: Region = heap.alloc(bytes).expect("room");
+    let region: RawBytes = heap.alloc(bytes).expect("room");
     let ring: &'static SlotRing<Wc> = Box::leak(Box::default());
     // SAFETY: nobody else knows the ring; the region was allocated for it; a Wc may be zero.
     unsafe { ring.install(region, CAPACITY, STRIDE) };

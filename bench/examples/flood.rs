@@ -10,7 +10,7 @@
 use bench::ends::End;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_state, wc_status, wr_opcode, Wc};
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,7 +54,7 @@ fn packets(what: What, train: bool, qpn: u32, from_port: u16) -> Vec<u8> {
         p.extend_from_slice(&[0, 0x40, 0x00, 0x00]);
         p.resize(len, 0x5a);
         if what != What::WrongIcrc {
-            Flow::v4(HERE, THERE, from_port, PORT).append_icrc(ident, &mut p);
+            IcrcFlow::v4(HERE, THERE, from_port, PORT).append_icrc(ident, &mut p);
         }
         all.append(&mut p);
     }

@@ -165,11 +165,11 @@ impl Walk {
     ///
     /// # Errors
     /// [`Error::Invalid`] for another alignment, else as [`Walk::slice`].
-    pub fn bytes(&mut self, n: usize, align: usize) -> Result<Region> {
+    pub fn bytes(&mut self, n: usize, align: usize) -> Result<RawBytes> {
         if !align.is_power_of_two() || align > 4096 {
             return Err(refuse!(Invalid, "alignment {align}: a power of two up to 4096"));
         }
-        Ok(self.take(n, align)?.map_or(Region::EMPTY, |p| Region { ptr: p.as_ptr(), len: n }))
+        Ok(self.take(n, align)?.map_or(RawBytes::EMPTY, |p| RawBytes { ptr: p.as_ptr(), len: n }))
     }
 
     /// Bytes used so far, the alignment of the memory included; after a size query, the size
@@ -181,23 +181,23 @@ impl Walk {
 
 /// A piece of raw memory: an address and a length, nothing more. Reading it takes unsafe code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct RawBytes {
     ptr: *mut u8,
     len: usize,
 }
 
-// SAFETY: a Region is only an address; whoever dereferences it proves that this is sound.
-unsafe impl Send for Region {}
+// SAFETY: a RawBytes is only an address; whoever dereferences it proves that this is sound.
+unsafe impl Send for RawBytes {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for RawBytes {}
 
-impl Region {
+impl RawBytes {
     /// No memory.
-    pub const EMPTY: Region = Region { ptr: NonNull::<u8>::dangling().as_ptr(), len: 0 };
+    pub const EMPTY: RawBytes = RawBytes { ptr: NonNull::<u8>::dangling().as_ptr(), len: 0 };
 
     /// Names `len` bytes at `ptr`. Nothing is read or checked.
     pub const fn from_raw(ptr: *mut u8, len: usize) -> Self {
-        Region { ptr, len }
+        RawBytes { ptr, len }
     }
 
     /// First byte; dangling where the region is empty.

@@ -7,6 +7,11 @@ use crate::reason::refuse;
 /// the 24 bits.
 pub const QPN_UNIT: u32 = 1 << 14;
 
+/// The number of the block that has a QPN.
+pub const fn qpn_block(qpn: u32) -> u16 {
+    (qpn / QPN_UNIT) as u16
+}
+
 /// Room for the headers of a packet, beyond its payload, in [`Config::burst_bytes`].
 const BURST_HEADERS: u32 = 256;
 
@@ -167,9 +172,9 @@ pub mod config_flags {
     pub const STRICT_CQ: u32 = 1;
     /// CNPs set a rate for each QP (DCQCN). Without it they are only counted.
     pub const DCQCN: u32 = 32;
-    /// A lost link ([`crate::engine::Guard::link_lost`]) is silent, as a cut wire: its traffic goes
-    /// through the port from then on, and requests end by their timers if no process answers there.
-    /// Without it the link's queue pairs fail at once, idle ones too.
+    /// A lost link ([`crate::engine::EngineGuard::link_lost`]) is silent, as a cut wire: its
+    /// traffic goes through the port from then on, and requests end by their timers if no process
+    /// answers there. Without it the link's queue pairs fail at once, idle ones too.
     pub const SILENT_LOSS: u32 = 64;
     /// An ACK timeout below 0.54 s lasts four times as long as its code says, the most that the
     /// standard allows, but not longer than that: for programs whose timeouts are for NICs.

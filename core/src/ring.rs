@@ -20,7 +20,7 @@ use core::ptr;
 
 use crossbeam_utils::CachePadded;
 
-use crate::arena::Region;
+use crate::arena::RawBytes;
 use crate::error::{Error, Result};
 use crate::pool::LiveHandle;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -135,7 +135,7 @@ impl<H: Copy> SlotRing<H> {
     /// heap's blocks are). All-zero bytes are a valid `H`. Nobody uses a Producer or Consumer made
     /// before, and nobody makes one meanwhile: both busy flags are held, or the object is not
     /// published.
-    pub unsafe fn install(&self, r: Region, capacity: u32, stride: u32) {
+    pub unsafe fn install(&self, r: RawBytes, capacity: u32, stride: u32) {
         if capacity > 0 {
             let size = Self::bytes(capacity, stride).expect("ring geometry");
             assert!(

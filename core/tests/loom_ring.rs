@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p gdrcore-core --release --test loom_ring`
 #![cfg(loom)]
 
-use gdrcore_core::arena::{Region, Walk};
+use gdrcore_core::arena::{RawBytes, Walk};
 use gdrcore_core::bitmap::AtomicBitmap;
 use gdrcore_core::ring::{EngineConsumer, SlotRing};
 use loom::sync::Arc;
@@ -17,8 +17,8 @@ impl Memory {
         Memory(vec![0; bytes.div_ceil(16)])
     }
 
-    fn region(&mut self) -> Region {
-        Region::from_raw(self.0.as_mut_ptr().cast(), self.0.len() * 16)
+    fn region(&mut self) -> RawBytes {
+        RawBytes::from_raw(self.0.as_mut_ptr().cast(), self.0.len() * 16)
     }
 }
 

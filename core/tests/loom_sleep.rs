@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p gdrcore-core --release --test loom_sleep`
 #![cfg(loom)]
 
-use gdrcore_core::arena::Region;
+use gdrcore_core::arena::RawBytes;
 use gdrcore_core::ring::SlotRing;
 use gdrcore_core::sleep::{Asleep, ANY, URGENT};
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -94,7 +94,7 @@ fn a_ring_whose_consumer_sleeps_loses_no_element() {
         let mut memory = vec![0u128; 2];
         let ring = SlotRing::<u64>::new();
         // SAFETY: fresh memory, kept until the model run ends; u64 may be zero.
-        unsafe { ring.install(Region::from_raw(memory.as_mut_ptr().cast(), 32), 2, 16) };
+        unsafe { ring.install(RawBytes::from_raw(memory.as_mut_ptr().cast(), 32), 2, 16) };
         let shared = Arc::new((ring, Asleep::new(), AtomicU32::new(0)));
         let other = shared.clone();
         let producer = thread::spawn(move || {

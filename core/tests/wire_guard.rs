@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use gdrcore_core::wire::icrc::{crc32_with, Impl};
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 
 /// A page of memory between two that fault.
 struct Guarded {
@@ -50,7 +50,7 @@ fn no_byte_outside_is_read() {
     for (i, byte) in bytes.iter_mut().enumerate() {
         *byte = ((i * 7) >> 3) as u8;
     }
-    let flow = Flow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC000, 4791);
+    let flow = IcrcFlow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC000, 4791);
     for len in (0..700).chain(bytes.len() - 70..=bytes.len()) {
         for piece in [&bytes[..len], &bytes[bytes.len() - len..]] {
             let elsewhere = piece.to_vec();

@@ -3,8 +3,8 @@
 
 use gdrcore_core::wire::icrc::{crc32, crc32_with, Impl};
 use gdrcore_core::wire::{
-    Accepted, Aeth, AtomicAckEth, AtomicEth, BadIcrc, Bth, Deth, Feth, Flow, Ieth, ImmDt, Opcode,
-    Psn, Qpn, Reth, Syndrome, XrcEth,
+    Accepted, Aeth, AtomicAckEth, AtomicEth, BadIcrc, Bth, Deth, Feth, IcrcFlow, Ieth, ImmDt,
+    Opcode, Psn, Qpn, Reth, Syndrome, XrcEth,
 };
 use gdrcore_testkit::packet::{Packet, View};
 use proptest::collection::vec;
@@ -170,7 +170,7 @@ proptest! {
                 gid[10..12].fill(0xFF);
             }
         }
-        let flow = Flow::from_gids(&src, &dst, ports[0], ports[1]);
+        let flow = IcrcFlow::from_gids(&src, &dst, ports[0], ports[1]);
         flow.append_icrc(ident, &mut packet);
         let body = &packet[..packet.len() - 4];
         for which in Impl::ALL {
@@ -225,7 +225,7 @@ fn likely_packets_are_likely() {
 
 #[test]
 fn garbage_is_accepted_no_oftener_than_the_unknown_identification_allows() {
-    let flow = Flow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC000, 4791);
+    let flow = IcrcFlow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC000, 4791);
     let mut state = 1;
     let accepted = (0..200_000u32)
         .filter(|n| {

@@ -284,7 +284,7 @@ fn explained(nic: &VerbsDevice, n: c_int, wc: *mut Wc) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
     if let FastDevice::Engine(soft) = fast(ctx) {
-        return count(soft.quick_progress());
+        return count(soft.program_round());
     }
     call(|| device(ctx)?.progress().map(count))
 }

@@ -11,10 +11,10 @@ use crate::host::Host;
 use gdrcore_core::cm::mad::{attribute, MAD_LEN, REMOTE_ID_AT, REQUEST_ID_AT, SERVICE_AT};
 use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
 use gdrcore_core::config::Config;
-use gdrcore_core::engine::{cm_qps, Guard};
+use gdrcore_core::engine::{cm_qps, EngineGuard};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
-use gdrcore_core::wire::{Flow, ICRC_LEN, QP1_QKEY};
+use gdrcore_core::wire::{IcrcFlow, ICRC_LEN, QP1_QKEY};
 use gdrcore_testkit::engine_qps::EngineQps;
 
 /// BTH and DETH.
@@ -38,8 +38,10 @@ const ATTRIBUTES: [u16; 10] = [
 ];
 
 /// The engine's own QPs, whose peers are all reached by the port.
-fn own<'g, 'h>(guard: &'g mut Guard<'h>) -> EngineQps<'g, 'h, impl FnMut(&mut Guard<'_>)> {
-    EngineQps { guard, path: |_: &mut Guard<'_>| {} }
+fn own<'g, 'h>(
+    guard: &'g mut EngineGuard<'h>,
+) -> EngineQps<'g, 'h, impl FnMut(&mut EngineGuard<'_>)> {
+    EngineQps { guard, path: |_: &mut EngineGuard<'_>| {} }
 }
 
 /// A message under way: its receiver's side, and its bytes.
@@ -277,7 +279,7 @@ pub fn cm(data: &[u8]) -> Managed {
         if let Some(((to, mut bytes), forged)) = incoming {
             let (from, side) = (sides[1 - to].host.addr, &mut sides[to]);
             if forged {
-                Flow::from_gids(&from.gid, &side.host.addr.gid, from.port, side.host.addr.port)
+                IcrcFlow::from_gids(&from.gid, &side.host.addr.gid, from.port, side.host.addr.port)
                     .append_icrc(0, &mut bytes);
             }
             let before = side.dropped();

@@ -3,7 +3,7 @@
 use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::types::{qp_state, qp_type};
 use gdrcore_core::wire::dceth::{DcEth, DcMessage};
-use gdrcore_core::wire::{Flow, Opcode, ICRC_LEN};
+use gdrcore_core::wire::{IcrcFlow, Opcode, ICRC_LEN};
 
 use crate::bytes::Bytes;
 use crate::host::{Host, DC_KEY};
@@ -43,7 +43,7 @@ pub fn dc(data: &[u8]) -> Counters {
         host.post_some(qp);
     }
     let (local, peer) = (host.addr, Host::peer_addr(1));
-    let flow = Flow::from_gids(&peer.gid, &local.gid, peer.port, local.port);
+    let flow = IcrcFlow::from_gids(&peer.gid, &local.gid, peer.port, local.port);
     let mut now = 1_000_000u64;
     for _ in 0..96 {
         if input.is_empty() {

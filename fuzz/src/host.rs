@@ -3,7 +3,7 @@
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::SrqAttr;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::objects::Qp;
@@ -79,7 +79,7 @@ impl Host {
     }
 
     /// The engine's lock, for calls without a method here.
-    pub(crate) fn guard(&self) -> Guard<'_> {
+    pub(crate) fn guard(&self) -> EngineGuard<'_> {
         self.engine.lock()
     }
 
@@ -313,7 +313,7 @@ impl Host {
     /// Runs timers; returns the packets that leave.
     pub(crate) fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
         let mut g = self.engine.lock();
-        g.run_loopback(now, 64);
+        g.run_loopback(now);
         g.handle_timeout(now);
         g.flush_acks();
         let mut out = Vec::new();

@@ -34,7 +34,7 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wr_opcode};
 use gdrcore_core::wire::dceth::DcEth;
-use gdrcore_core::wire::{Class, Feth, Flow, Opcode, PacketKind, ICRC_LEN};
+use gdrcore_core::wire::{Class, Feth, IcrcFlow, Opcode, PacketKind, ICRC_LEN};
 use gdrcore_testkit::packet::{Packet, View};
 use host::Host;
 
@@ -99,7 +99,7 @@ pub fn packets(data: &[u8]) -> Counters {
     let (target, srqn) = host.xrc_target(qp_state::RTR);
     qps.push(target);
     let (local, peer) = (host.addr, Host::peer_addr(1));
-    let flow = Flow::from_gids(&peer.gid, &local.gid, peer.port, local.port);
+    let flow = IcrcFlow::from_gids(&peer.gid, &local.gid, peer.port, local.port);
     let mut now = 1_000_000u64;
     for _ in 0..64 {
         if input.is_empty() {
@@ -317,7 +317,7 @@ pub fn wire(data: &[u8]) {
             assert_eq!(&out[..n], data, "emit(parse(x)) == x");
         }
     }
-    let flow = Flow::v4([127, 0, 0, 1], [127, 0, 0, 2], 4791, 4791);
+    let flow = IcrcFlow::v4([127, 0, 0, 1], [127, 0, 0, 2], 4791, 4791);
     let _ = flow.check(0, data);
     let _ = gdrcore_testkit::icrc::check_exact(data);
 }

@@ -3,7 +3,7 @@
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Flow, PacketKind, Psn};
+use gdrcore_core::wire::{Class, IcrcFlow, PacketKind, Psn};
 use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::via::find::SocketPath;
@@ -139,7 +139,7 @@ impl FarHost {
         };
         for (n, damage) in (0..600usize).map(|n| (n / 2, n as u8 % 2)) {
             let mut packet = between(local, own, n * 7);
-            Flow::from_gids(&session.gid(), &gid, 4791, 4791).append_icrc(0, &mut packet);
+            IcrcFlow::from_gids(&session.gid(), &gid, 4791, 4791).append_icrc(0, &mut packet);
             packet[8] ^= damage;
             until("no room", || relay.put(&gid, &packet) == Ok(Put::Done));
             let mut came = [0; 4096];
@@ -147,19 +147,19 @@ impl FarHost {
                 self.socket.recv_from(&mut came).is_ok_and(|(len, from)| {
                     let block = session.welcome().qpns.0 / QPN_UNIT;
                     assert_eq!(from.port(), 0xc000 | (block as u16) << 4);
-                    let flow = Flow::v4(v4(&from), v4(&there), from.port(), there.port());
+                    let flow = IcrcFlow::v4(v4(&from), v4(&there), from.port(), there.port());
                     assert_eq!(flow.check(0, &came[..len]).is_ok(), damage == 0);
                     came[..len - 4] == packet[..packet.len() - 4]
                 })
             });
             let mut packet = between(own, local, n * 7);
-            let flow = Flow::v4(v4(&there), v4(&self.router), there.port(), self.router.port());
+            let flow = IcrcFlow::v4(v4(&there), v4(&self.router), there.port(), self.router.port());
             flow.append_icrc(0, &mut packet);
             packet[8] ^= damage;
             self.socket.send_to(&packet, self.router).expect("sent");
             until("it does not arrive", || {
                 let Some(frame) = relay.take(&mut space).expect("a ring") else { return false };
-                let flow = Flow::from_gids(&gid, &session.gid(), 4791, 4791);
+                let flow = IcrcFlow::from_gids(&gid, &session.gid(), 4791, 4791);
                 assert_eq!(flow.check(0, frame.packet).is_ok(), damage == 0);
                 assert_eq!(frame.address, gid);
                 assert_eq!(frame.packet[..frame.packet.len() - 4], packet[..packet.len() - 4]);

@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{Leaks, MrAttr, MrReg, SrqAttr};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::mem::Memory as _;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
@@ -224,8 +224,8 @@ impl Host {
     /// Makes an object of the device: in its first engine, then in the others.
     fn in_all<T>(
         &self,
-        make: impl FnOnce(&mut Guard<'_>) -> T,
-        adopt: impl Fn(&mut Guard<'_>, &T) -> Result<(), Error>,
+        make: impl FnOnce(&mut EngineGuard<'_>) -> T,
+        adopt: impl Fn(&mut EngineGuard<'_>, &T) -> Result<(), Error>,
     ) -> T {
         let mut engines = self.engines();
         let first = engines.next().expect("the device lives");
@@ -237,7 +237,10 @@ impl Host {
     }
 
     /// Ends an object of the device in all its engines.
-    fn end_in_all(&self, end: impl Fn(&mut Guard<'_>) -> Result<(), Error>) -> Result<(), Error> {
+    fn end_in_all(
+        &self,
+        end: impl Fn(&mut EngineGuard<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.engines().try_for_each(|engine| end(&mut engine.lock()))
     }
 
@@ -307,7 +310,7 @@ impl Host {
 
     /// Receive requests of SRQs that queue pairs hold in the middle of a message, or for their next
     /// one; `contexts`: of DC targets alone.
-    pub fn held(g: &Guard<'_>, contexts: bool) -> usize {
+    pub fn held(g: &EngineGuard<'_>, contexts: bool) -> usize {
         let is_one = |qp: &Qp| match contexts {
             true => qp.kind == QpKind::DcContext,
             false => qp.live && qp.srq != NONE,
@@ -359,7 +362,7 @@ impl Host {
     }
 
     /// The engine's lock.
-    pub fn lock(&self) -> Guard<'_> {
+    pub fn lock(&self) -> EngineGuard<'_> {
         self.engine.lock()
     }
 
@@ -457,7 +460,7 @@ fn is_of_xrc(n: usize, scenario: &Scenario) -> bool {
 }
 
 /// Makes and ends a DC target: the contexts that come with the first one stay.
-fn make_contexts(g: &mut Guard<'_>) {
+fn make_contexts(g: &mut EngineGuard<'_>) {
     let pd = g.pd_alloc().expect("room");
     let cq = g.cq_create(1).expect("room").0;
     let attr = SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 };

@@ -294,13 +294,13 @@ impl World {
         host.set_memory_time(now);
         let mut g = host.engine.try_lock().expect("one thread");
         let moved = armed(|| {
-            let mut n = g.run_loopback(now, 64);
+            let mut n = g.run_loopback(now);
             if heard {
                 g.poll_memory(now);
             } else if n == 0 {
                 g.handle_timeout(now);
                 g.flush_acks();
-                n += g.run_loopback(now, 64);
+                n += g.run_loopback(now);
             }
             n > 0
         });

@@ -2,8 +2,12 @@
 
 use crate::memory::Buffer;
 use gdrcore_core::config::Config;
-use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::engine::{Engine, EngineGuard};
+use gdrcore_core::error::Result;
+use gdrcore_core::pool::index_of;
 use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::post::{self, Posted};
+use gdrcore_core::verbs::types::{Handle, SendWr};
 
 /// The address of the host `n` of a test: 10.0.0.n, or fd00::n.
 pub fn address(v6: bool, n: u8) -> PeerAddr {
@@ -52,11 +56,52 @@ impl OwnedEngine {
         OwnedEngine { engine, _memory: memory, addr }
     }
 
+    /// Posts a list of send requests, and leaves a mark for the engine's next round.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::StaleHandle`], and those of [`post::send`].
+    ///
+    /// # Safety
+    /// As for [`post::send`].
+    pub unsafe fn post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
+        // SAFETY: our contract.
+        let (posted, outcome) = unsafe { self.post_unmarked(qp, wr, bad)? };
+        if posted.count > 0 {
+            self.shared().active.set(index_of(qp));
+        }
+        outcome
+    }
+
+    /// As [`OwnedEngine::post_send`], for a caller that tells the engine itself
+    /// ([`EngineGuard::wake`]). The errors of the list are beside what was posted.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::StaleHandle`].
+    ///
+    /// # Safety
+    /// As for [`post::send`].
+    pub unsafe fn post_unmarked(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<(Posted, Result<()>)> {
+        *bad = wr;
+        let (_, q) = self.qp(qp)?;
+        // SAFETY: our contract.
+        Ok(unsafe { post::send(q, wr, bad) })
+    }
+
     /// Its lock.
     ///
     /// # Panics
     /// If another thread holds it.
-    pub fn lock(&self) -> Guard<'_> {
+    pub fn lock(&self) -> EngineGuard<'_> {
         self.engine.try_lock().expect("one thread")
     }
 }

@@ -2,21 +2,21 @@
 
 use gdrcore_core::cm::{Cm, CmEvent};
 use gdrcore_core::engine::cm_qps::ManagedQps;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::{qp_attr_mask, AhAttr, Handle, QpAttr, QpInit};
 
 /// An engine that a test has locked, and how it chooses the path to a peer (by
-/// [`Guard::set_link`]) before a QP is moved to RTR.
+/// [`EngineGuard::set_link`]) before a QP is moved to RTR.
 pub struct EngineQps<'g, 'h, P> {
     /// The engine.
-    pub guard: &'g mut Guard<'h>,
+    pub guard: &'g mut EngineGuard<'h>,
     /// Chooses the path.
     pub path: P,
 }
 
-impl<P: FnMut(&mut Guard<'_>)> ManagedQps for EngineQps<'_, '_, P> {
+impl<P: FnMut(&mut EngineGuard<'_>)> ManagedQps for EngineQps<'_, '_, P> {
     type Cm = Cm;
 
     fn address(&mut self, to: &AhAttr) -> Result<PeerAddr> {

@@ -1,7 +1,7 @@
 //! Reads capture files: those that devices write, and tcpdump's of a machine with this byte order.
 
 use gdrcore_core::wire::ip::{gid_of_v4, Udp, ETHERNET_LEN, PROTO_UDP, V4, V6};
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 
 /// Bytes before the first record, and before the frame of each.
 const FILE_HEADER: usize = 24;
@@ -47,7 +47,7 @@ pub fn records(file: &[u8]) -> Vec<Record<'_>> {
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// Addresses and ports.
-    pub flow: Flow,
+    pub flow: IcrcFlow,
     /// IPv4's identification, 0 on IPv6.
     pub ident: u16,
     /// IPv4's "don't fragment", true on IPv6.
@@ -74,7 +74,7 @@ impl Datagram {
         };
         let ip_packet = ip.get(..end)?.to_vec();
         let udp = Udp::parse(ip_packet.get(udp_at..)?.first_chunk()?);
-        let flow = Flow::from_gids(&src, &dst, udp.sport, udp.dport);
+        let flow = IcrcFlow::from_gids(&src, &dst, udp.sport, udp.dport);
         Some(Datagram { flow, ident, dont_fragment, ip_packet, udp_at })
     }
 

@@ -6,7 +6,7 @@ use gdrcore_core::random::Random;
 use gdrcore_core::wire::{Bth, PacketKind};
 use std::sync::{Mutex, MutexGuard};
 
-/// Stands in place of an engine's host memory (`Guard::set_host_memory`).
+/// Stands in place of an engine's host memory (`EngineGuard::set_host_memory`).
 pub struct WeakMemory(Mutex<State>);
 
 struct State {

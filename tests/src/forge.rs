@@ -2,7 +2,7 @@
 
 use crate::ends::{pattern, succeed, End, Op};
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Flow, PacketKind, Psn, ICRC_LEN};
+use gdrcore_core::wire::{Class, IcrcFlow, PacketKind, Psn, ICRC_LEN};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// The address and port that a device's name contains.
@@ -25,7 +25,7 @@ pub fn octets(a: SocketAddr) -> [u8; 4] {
 pub fn send_valid(socket: &UdpSocket, target: SocketAddr, packet: &mut Vec<u8>) {
     packet.extend_from_slice(&[0; 4]);
     let from = socket.local_addr().expect("bound");
-    Flow::v4(octets(from), octets(target), from.port(), target.port()).append_icrc(0, packet);
+    IcrcFlow::v4(octets(from), octets(target), from.port(), target.port()).append_icrc(0, packet);
     socket.send_to(packet, target).expect("send_to");
 }
 

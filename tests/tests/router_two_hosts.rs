@@ -2,7 +2,7 @@
 //! wire: plain RoCEv2 that says whose it is by its source.
 
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 use gdrcore_core::Error;
 use gdrcore_net::addr::ROCE_PORT;
 use gdrcore_net::shm::relay::{Put, PACKET_MAX};
@@ -122,7 +122,7 @@ fn nothing_that_is_forged_arrives_and_a_flood_hits_its_victim_alone() {
     assert_eq!(world.wire(1, "rx_packets"), 0);
     // Whether a packet is damaged is seen by its receiver, which gets it as right as it was.
     let path =
-        Flow::from_gids(&TwoHosts::gid("blue"), &TwoHosts::gid("gold"), ROCE_PORT, ROCE_PORT);
+        IcrcFlow::from_gids(&TwoHosts::gid("blue"), &TwoHosts::gid("gold"), ROCE_PORT, ROCE_PORT);
     for (bad, n) in [(&["bad"][..], 1), (&[], 2)] {
         forge(HOSTS[0], blue, gold, 1, bad);
         counts("rx_packets", n);
@@ -220,7 +220,7 @@ fn a_host_that_dies_is_told_of_after_a_while_and_comes_back() {
     assert_eq!(ask([9; 16], to), Err(Error::Os(libc::EHOSTUNREACH)), "nobody's address");
     world.routers[1].kill();
     let mut packet = datagram(qpn, to, 100);
-    Flow::from_gids(&blue.gid(), &green, ROCE_PORT, ROCE_PORT).append_icrc(0, &mut packet);
+    IcrcFlow::from_gids(&blue.gid(), &green, ROCE_PORT, ROCE_PORT).append_icrc(0, &mut packet);
     let mut heard = None;
     patience::wait_for(60, "nothing is said of a host without a router", || {
         assert_eq!(rings.put(&green, &packet), Ok(Put::Done));

@@ -60,7 +60,7 @@ const ATOMIC: u64 = 2 << 62;
 const KIND: u64 = 3 << 62;
 
 /// A registration.
-struct Region {
+struct Registration {
     generation: u32,
     /// The GPU whose streams copy the region, in `gpus`; `None`: free.
     gpu: Option<u8>,
@@ -104,7 +104,7 @@ struct State {
     pinned: *mut u8,
     owner: &'static Device,
     gpus: Vec<Streams>,
-    regions: Vec<Region>,
+    regions: Vec<Registration>,
     out: Outward,
     inward: [Inward; CHUNKS],
     /// Placements by number: all before `head` have ended, all before `next` have begun. A
@@ -169,7 +169,7 @@ impl Staging {
         let i = match s.regions.iter().position(|r| r.gpu.is_none()) {
             Some(i) => i,
             None => {
-                s.regions.push(Region {
+                s.regions.push(Registration {
                     generation: 0,
                     gpu: None,
                     dead: false,
@@ -183,7 +183,7 @@ impl Staging {
             }
         };
         let generation = s.regions[i].generation.wrapping_add(1);
-        s.regions[i] = Region {
+        s.regions[i] = Registration {
             generation,
             gpu: Some(gpu as u8),
             dead: false,

@@ -27,9 +27,9 @@ use fault_log::FaultLog;
 use gdrcore_core::cm::mad;
 use gdrcore_core::device::async_event;
 use gdrcore_core::engine::injected::PacketQp;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Result;
-use gdrcore_core::inject::{Calls, Direction, Faults, Flow, Packet, Passage, Raised, Verdict};
+use gdrcore_core::inject::{Calls, Direction, Faults, Packet, Passage, QpCounts, Raised, Verdict};
 use gdrcore_core::mem::weak::delay_ns;
 use gdrcore_core::mem::{Memory, TransferId};
 use gdrcore_core::refuse;
@@ -91,8 +91,8 @@ pub struct Injector {
     seed: u64,
     fault_log: FaultLog,
     /// By index of the queue pair.
-    flows: Vec<Flow>,
-    gsi: Flow,
+    flows: Vec<QpCounts>,
+    gsi: QpCounts,
     /// Queue pairs that the program has made.
     made: u32,
     guesses: [u32; GUESSES],
@@ -134,7 +134,7 @@ impl Injector {
             is_removed: false,
             fault_log: FaultLog::open(spec, seed)?,
             flows: Vec::new(),
-            gsi: Flow::new(0),
+            gsi: QpCounts::new(0),
             made: 0,
             guesses: [0; GUESSES],
             held: Held::new(),
@@ -157,11 +157,11 @@ impl Injector {
             let more = index + 1 - self.flows.len();
             let full = |_| refuse!(NoMemory, "faults: no memory for the counts of a queue pair");
             self.flows.try_reserve(more).map_err(full)?;
-            self.flows.resize(index + 1, Flow::new(0));
+            self.flows.resize(index + 1, QpCounts::new(0));
         }
         self.pending.make_room(self.flows.len())?;
         self.made += 1;
-        self.flows[index] = Flow::new(self.made);
+        self.flows[index] = QpCounts::new(self.made);
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Injector {
     /// Notes that the queue pair at an index has ended.
     pub fn note_ended(&mut self, index: usize) {
         if let Some(flow) = self.flows.get_mut(index) {
-            *flow = Flow::new(0);
+            *flow = QpCounts::new(0);
         }
         self.pending.forget(index);
     }
@@ -213,7 +213,7 @@ impl Injector {
     }
 
     /// The connected queue pair that sends a packet.
-    fn sender(&mut self, g: &Guard<'_>, to: &PeerAddr, qpn: u32) -> Option<PacketQp> {
+    fn sender(&mut self, g: &EngineGuard<'_>, to: &PeerAddr, qpn: u32) -> Option<PacketQp> {
         let guess = &mut self.guesses[qpn as usize % GUESSES];
         let found = g.sender_to(to, qpn, *guess as usize)?;
         *guess = found.index as u32;
@@ -223,7 +223,7 @@ impl Injector {
     /// The queue pair of this device to which a packet belongs.
     fn place(
         &mut self,
-        g: &Guard<'_>,
+        g: &EngineGuard<'_>,
         direction: Direction,
         other: &PeerAddr,
         bth: &Bth,
@@ -245,7 +245,7 @@ impl Injector {
     /// to.
     fn decide(
         &mut self,
-        g: &Guard<'_>,
+        g: &EngineGuard<'_>,
         direction: Direction,
         other: &PeerAddr,
         bytes: &[u8],
@@ -342,7 +342,7 @@ impl Injector {
     }
 
     /// Executes the actions in the engine that packets and the time have made due.
-    pub fn act(&mut self, g: &mut Guard<'_>, now: u64) {
+    pub fn act(&mut self, g: &mut EngineGuard<'_>, now: u64) {
         while let Some(action) = self.pending.take(now) {
             match action {
                 Action::Fail { index, psn, status, rule } => {
@@ -358,7 +358,7 @@ impl Injector {
     }
 
     /// Raises the event of a rule, of the object that it names.
-    fn raise(&mut self, g: &mut Guard<'_>, now: u64, rule: usize) {
+    fn raise(&mut self, g: &mut EngineGuard<'_>, now: u64, rule: usize) {
         let Some(hit) = self.rules.event(rule).filter(|_| !self.is_removed) else { return };
         let index = self.flows.iter().position(|flow| flow.number == hit.event.qp);
         let rule = hit.rule;
@@ -396,10 +396,10 @@ impl Injector {
     /// sends it; false: there is no room now, and the packet is kept.
     pub fn leave(
         &mut self,
-        g: &Guard<'_>,
+        g: &EngineGuard<'_>,
         now: u64,
         to: &PeerAddr,
-        sign: &wire::Flow,
+        sign: &wire::IcrcFlow,
         bytes: &mut [u8],
         send: impl FnMut(&[u8]) -> bool,
     ) {
@@ -425,11 +425,11 @@ impl Injector {
     /// if it has one, and returns how many packets were handled, as this function does.
     pub fn arrive(
         &mut self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         now: u64,
-        sign: &wire::Flow,
+        sign: &wire::IcrcFlow,
         packet: &RxPacket<'_>,
-        mut take: impl FnMut(&mut Guard<'_>, &RxPacket<'_>) -> usize,
+        mut take: impl FnMut(&mut EngineGuard<'_>, &RxPacket<'_>) -> usize,
     ) -> usize {
         let (mut src, data) = (packet.src, packet.data);
         if sign.check(0, data).is_err() {
@@ -478,7 +478,7 @@ impl Injector {
 }
 
 /// The number of the queue pair of a flow; 0: there is none.
-fn number_of(flows: &[Flow], index: u32) -> u32 {
+fn number_of(flows: &[QpCounts], index: u32) -> u32 {
     flows.get(index as usize).map_or(0, |flow| flow.number)
 }
 
@@ -497,7 +497,7 @@ fn begin_placing(memory: &OwnMemory, qp: u32, bytes: &[u8], verdict: &Verdict, n
 /// The kind of a packet in its flow, and whether it arrives in order for the first time and takes a
 /// receive request.
 fn passage(
-    flow: &mut Flow,
+    flow: &mut QpCounts,
     place: &PacketQp,
     direction: Direction,
     bth: &Bth,
@@ -553,7 +553,7 @@ fn cut(packet: &mut [u8], len: u32) -> bool {
 }
 
 /// Inverts a bit behind the BTH, so that the ICRC is wrong whatever the IP header contains.
-fn corrupt(sign: &wire::Flow, draw: u64, bytes: &mut [u8]) {
+fn corrupt(sign: &wire::IcrcFlow, draw: u64, bytes: &mut [u8]) {
     let bits = 8 * bytes.len().saturating_sub(Bth::LEN) as u64;
     if bits == 0 || bytes.len() < Bth::LEN + ICRC_LEN {
         return;

@@ -20,7 +20,7 @@ const FDS: usize = 253;
 const EMPTIED: usize = 16;
 /// A control buffer that holds them, and credentials; in words, so that it is aligned. The kernel
 /// closes descriptors that do not fit, on the receiving thread.
-pub(crate) type Control = [MaybeUninit<u64>; 8 + FDS.div_ceil(2)];
+pub(crate) type Ancillary = [MaybeUninit<u64>; 8 + FDS.div_ceil(2)];
 /// Bytes of the control buffer for a look at a message: no message of ours has more descriptors. A
 /// message with more stays in the queue, and is closed with its socket, as one thing.
 // SAFETY: computes from a number.
@@ -226,7 +226,7 @@ pub(crate) fn receive(
     flags: i32,
     mut keep: impl FnMut(usize, Foreign),
 ) -> core::result::Result<Arrived, i32> {
-    let mut control: Control = [const { MaybeUninit::uninit() }; _];
+    let mut control: Ancillary = [const { MaybeUninit::uninit() }; _];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: zeroes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };

@@ -46,6 +46,11 @@ pub const MAX_SEGMENTS: u16 = 64;
 /// whatever segment size the socket has.
 pub const SMALL: usize = 32;
 
+/// Aligned room for the ancillary data of one message (`msg_control`).
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Ancillary<const BYTES: usize>([u8; BYTES]);
+
 /// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`],
 /// options stay off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -70,7 +70,7 @@ pub struct VerbsDevice {
 fn layout(
     walk: &mut Walk,
     config: &Config,
-) -> Result<(gdrcore_core::arena::Region, Config, Tables)> {
+) -> Result<(gdrcore_core::arena::RawBytes, Config, Tables)> {
     let config = config.resolve()?;
     let device = walk.bytes(size_of::<VerbsDevice>(), 128)?;
     let tables = Tables::carve(walk, &config)?;

@@ -8,7 +8,7 @@
 use core::mem::{align_of, size_of};
 use core::ptr::NonNull;
 
-use super::{RawSlice, Region};
+use super::{RawBytes, RawSlice};
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 
@@ -29,7 +29,7 @@ const INNER: u8 = 0;
 const FREE: u8 = 0x40;
 /// Allocated by [`Heap::alloc`].
 pub(super) const RAW: u8 = 0x80;
-/// Allocated for a [`RawSlice`]. Kept apart from `RAW`, so that a [`Region`], which may be copied
+/// Allocated for a [`RawSlice`]. Kept apart from `RAW`, so that a [`RawBytes`], which may be copied
 /// and freed twice by mistake, can never free the memory under a RawSlice.
 pub(super) const TYPED: u8 = 0xc0;
 /// The bits that hold the order.
@@ -300,16 +300,16 @@ impl Heap {
     ///
     /// # Errors
     /// [`Error::NoMemory`] where no free block is large enough.
-    pub fn alloc(&mut self, bytes: usize) -> Result<Region> {
+    pub fn alloc(&mut self, bytes: usize) -> Result<RawBytes> {
         let p = self.take(bytes, RAW)?;
-        Ok(Region::from_raw(p.as_ptr(), UNIT << Self::order(bytes)?))
+        Ok(RawBytes::from_raw(p.as_ptr(), UNIT << Self::order(bytes)?))
     }
 
     /// Takes back what [`Heap::alloc`] gave. The caller no longer uses it.
     ///
     /// Anything else (an empty region, memory of another heap or of a [`RawSlice`], a second free
     /// that can be recognised as such) is left alone.
-    pub fn free(&mut self, r: Region) {
+    pub fn free(&mut self, r: RawBytes) {
         let known = r.is_empty() || self.give(r.as_ptr(), RAW);
         debug_assert!(known, "free of a region that is not allocated here");
     }

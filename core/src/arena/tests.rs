@@ -79,7 +79,7 @@ proptest! {
         // SAFETY: leaked and used nowhere else.
         unsafe { heap.add(more.as_mut_ptr(), more.len()) }.unwrap();
         let whole = heap.free_bytes();
-        let mut regions: BTreeMap<usize, Region> = BTreeMap::new();
+        let mut regions: BTreeMap<usize, RawBytes> = BTreeMap::new();
         let mut slices: Vec<RawSlice<u64>> = Vec::new();
         let mut taken = 0;
         for (what, n, which) in ops {
@@ -206,7 +206,7 @@ fn what_is_not_ours_is_not_freed() {
     assert!(!heap.give(r.as_ptr(), RAW), "a region freed late is a slice's memory now");
     assert!(!heap.give(r.as_ptr().wrapping_add(1), TYPED), "inside a block");
     assert!(!heap.give(core::ptr::dangling_mut(), TYPED), "elsewhere");
-    heap.free(Region::EMPTY);
+    heap.free(RawBytes::EMPTY);
     let foreign = carve(|w| w.slice(8, 1u64));
     heap.free_slice(foreign);
     heap.free_slice(RawSlice::<u64>::empty());

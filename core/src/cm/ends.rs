@@ -3,7 +3,7 @@
 
 use super::conn::State;
 use super::Cm;
-use crate::config::QPN_UNIT;
+use crate::config::qpn_block;
 use crate::error::Error;
 use crate::roce::peer::PeerAddr;
 
@@ -50,7 +50,7 @@ impl Cm {
         let id = &self.ids[i];
         (id.has_peer_qp() || id.state == State::DreqSent)
             && (id.peer.gid, id.peer.port) == (at.gid, at.port)
-            && id.remote_qpn / QPN_UNIT == u32::from(block)
+            && qpn_block(id.remote_qpn) == block
     }
 
     /// Whether a QPN of this device belongs to a connection whose peer was to be watched.

@@ -5,7 +5,7 @@
 //! another, and gives the object to the program when all engines have it. So each engine has all
 //! that its packets need in memory of its own, and no engine reads a word of another.
 
-use super::Guard;
+use super::EngineGuard;
 use crate::device::MrReg;
 use crate::error::Result;
 use crate::mem::{OtherTables, Regions};
@@ -16,7 +16,7 @@ use crate::verbs::objects::{Ah, Pd};
 use crate::verbs::types::{AhAttr, Handle};
 
 /// Control: objects of the other engines of a device.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Adopts a protection domain of another engine.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ impl Guard<'_> {
     /// Whether a protection domain may end as far as this engine knows.
     ///
     /// # Errors
-    /// Those of [`Guard::pd_dealloc`].
+    /// Those of [`EngineGuard::pd_dealloc`].
     pub fn pd_may_end(&self, pd: Handle) -> Result<()> {
         self.check_pd_unused(pd).map(|_| ())
     }
@@ -37,7 +37,7 @@ impl Guard<'_> {
     /// registration there.
     ///
     /// # Errors
-    /// As [`Guard::mr_reg`]; [`crate::Error::Busy`]: its index is in use here.
+    /// As [`EngineGuard::mr_reg`]; [`crate::Error::Busy`]: its index is in use here.
     pub fn mr_adopt(&mut self, mr: Handle, key: u32, reg: &MrReg) -> Result<()> {
         let pd = self.pd(reg.pd)? as u32;
         let reg = self.transport.common.memory.providers.of_region(reg);
@@ -56,7 +56,7 @@ impl Guard<'_> {
     /// of type 2 belongs to its queue pair, so it is not adopted.
     ///
     /// # Errors
-    /// As [`Guard::mw_alloc`]; [`crate::Error::Busy`]: its index is in use here.
+    /// As [`EngineGuard::mw_alloc`]; [`crate::Error::Busy`]: its index is in use here.
     pub fn mw_adopt(&mut self, mw: Handle, key: u32, pd: Handle, mw_type: u32) -> Result<()> {
         let pd = self.pd(pd)? as u32;
         self.in_regions(|regions| regions.adopt_mw(mw, key, pd, mw_type))
@@ -65,19 +65,19 @@ impl Guard<'_> {
     /// Adopts an address handle of another engine.
     ///
     /// # Errors
-    /// As [`Guard::ah_create`]; [`crate::Error::Busy`]: its index is in use here.
+    /// As [`EngineGuard::ah_create`]; [`crate::Error::Busy`]: its index is in use here.
     pub fn ah_adopt(&mut self, ah: Handle, pd: Handle, attr: &AhAttr) -> Result<()> {
         self.make_ah(pd, attr, |pool| pool.adopt(ah)).map(|_| ())
     }
 
     /// Takes over what another engine has: kinds of memory, and protection domains, regions and
     /// windows under the same handles and keys. Of its address handles it takes the handles alone:
-    /// [`Guard::ah_follow`] then makes them one by one, because each has a path of its own. This
-    /// engine has had no object yet.
+    /// [`EngineGuard::ah_follow`] then makes them one by one, because each has a path of its own.
+    /// This engine has had no object yet.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`]; [`crate::Error::Busy`]: this engine has objects.
-    pub fn adopt_all(&mut self, of: &Guard<'_>) -> Result<()> {
+    pub fn adopt_all(&mut self, of: &EngineGuard<'_>) -> Result<()> {
         let theirs = &of.transport.common;
         let (inner, _) = self.split();
         let common = &mut inner.transport.common;
@@ -95,7 +95,7 @@ impl Guard<'_> {
         self.in_regions(|regions| regions.copy(&theirs.memory.regions))
     }
 
-    /// The number of places for address handles. [`Guard::ah_at`] takes places from 0 on.
+    /// The number of places for address handles. [`EngineGuard::ah_at`] takes places from 0 on.
     pub fn ah_places(&self) -> usize {
         self.transport.common.ahs.len()
     }
@@ -109,17 +109,17 @@ impl Guard<'_> {
         Some((common.ah_pool.handle(place), common.pd_pool.handle(ah.pd as usize), to))
     }
 
-    /// Makes an address handle whose handle came with [`Guard::adopt_all`].
+    /// Makes an address handle whose handle came with [`EngineGuard::adopt_all`].
     ///
     /// # Errors
-    /// As [`Guard::ah_create`].
+    /// As [`EngineGuard::ah_create`].
     pub fn ah_follow(&mut self, ah: Handle, pd: Handle, attr: &AhAttr) -> Result<()> {
         self.make_ah(pd, attr, |pool| pool.check(ah).map(|i| (ah, i))).map(|_| ())
     }
 
     /// Takes over what is bound to windows of type 1 in another engine. The caller holds the locks
     /// of all engines, and counts this engine among them from then on.
-    pub fn adopt_bindings(&mut self, of: &Guard<'_>) {
+    pub fn adopt_bindings(&mut self, of: &EngineGuard<'_>) {
         let (inner, _) = self.split();
         inner.transport.common.memory.regions.copy_bindings(&of.transport.common.memory.regions);
     }
@@ -158,7 +158,7 @@ impl Guard<'_> {
     /// program's handle of the CQ.
     ///
     /// # Errors
-    /// As [`Guard::cq_create`].
+    /// As [`EngineGuard::cq_create`].
     pub fn cq_branch(&mut self, home: Handle, capacity: u32) -> Result<Handle> {
         let (branch, _) = self.cq_create(capacity)?;
         let i = self.shared().cq_pool.check(branch)?;
@@ -177,7 +177,7 @@ impl Guard<'_> {
     /// Whether a ring of a CQ may be destroyed, as far as this engine knows.
     ///
     /// # Errors
-    /// As [`Guard::cq_destroy`].
+    /// As [`EngineGuard::cq_destroy`].
     pub fn cq_may_end(&self, cq: Handle) -> Result<()> {
         self.check_cq_unused(cq).map(|_| ())
     }

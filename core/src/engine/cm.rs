@@ -2,10 +2,10 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Burst, Guard, Inner};
+use super::{Burst, EngineGuard, Inner};
 use crate::cm::mad::MAD_LEN;
 use crate::cm::{Cm, CmEvent, Local};
-use crate::config::{Config, QPN_UNIT};
+use crate::config::{qpn_block, Config};
 use crate::error::Result;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::Run;
@@ -15,7 +15,7 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::Handle;
 use crate::verbs::NONE;
 use crate::wire::{
-    is_default_partition, mtu_code, packet_bytes, Class, Flow, PacketKind, Psn, QP1_QKEY,
+    is_default_partition, mtu_code, packet_bytes, Class, IcrcFlow, PacketKind, Psn, QP1_QKEY,
 };
 
 /// The general services QP, where connection managers talk.
@@ -43,7 +43,7 @@ pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
         guid: node_guid(addr),
         path_mtu: mtu_code(config.max_mtu).unwrap_or(1),
         max_rd_atomic: config.max_rd_atomic.min(255) as u8,
-        block: (config.qpn_base / QPN_UNIT) as u16,
+        block: qpn_block(config.qpn_base),
         is_soft_peer,
     }
 }
@@ -138,7 +138,7 @@ impl Inner {
         let (head, body) = packet.split_at_mut(headers);
         let dst = self.cm.poll_transmit(body.first_chunk_mut()?)?;
         run.emit_headers(opcode, run.psn, false, 0, head);
-        Flow::from_gids(&self.local.gid, &dst.gid, self.local.port, dst.port)
+        IcrcFlow::from_gids(&self.local.gid, &dst.gid, self.local.port, dst.port)
             .append_icrc(0, packet);
         self.transport.common.counters.sent_pkts += 1;
         self.transport.common.counters.sent_bytes += len as u64;
@@ -168,7 +168,7 @@ impl Inner {
 }
 
 /// Control: the connection manager, and what ends its connections.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// The connection manager, for callers that move QPs by themselves.
     pub fn cm(&mut self) -> &mut Cm {
         &mut self.split().0.cm
@@ -262,7 +262,7 @@ impl Guard<'_> {
         for qi in 0..inner.transport.qps.len() {
             let t = &inner.transport;
             let qp = &t.qps[qi];
-            if qp.live && qp.attr.dest_qp_num / QPN_UNIT == u32::from(block) && qp.can_receive() {
+            if qp.live && qpn_block(qp.attr.dest_qp_num) == block && qp.can_receive() {
                 let peer = t.peers.get(qp.conn.peer as usize).map(|peer| peer.addr);
                 let there = peer.is_some_and(|p| (p.gid, p.port) == (at.gid, at.port));
                 if there && inner.cm.is_managed(qp.qpn) {
@@ -279,11 +279,6 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         inner.cm.interface_changed(event);
         wake(&mut inner.cm, s);
-    }
-
-    /// Calls [`Cm::leave`].
-    pub fn cm_leave(&mut self, now: u64) {
-        self.cm().leave(now);
     }
 
     /// Whether the connection manager has events.

@@ -81,7 +81,7 @@ pub trait ManagedQps {
     /// The peer that an address vector names.
     ///
     /// # Errors
-    /// As [`super::Guard`]'s `address`.
+    /// As [`super::EngineGuard`]'s `address`.
     fn address(&mut self, to: &AhAttr) -> Result<<Self::Cm as Manager>::Peer>;
     /// Calls `f` with the manager. The QPs are not accessible meanwhile.
     fn with_cm<R>(&mut self, f: impl FnOnce(&mut Self::Cm) -> R) -> R;

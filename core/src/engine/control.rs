@@ -3,8 +3,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Guard, Inner};
-use crate::arena::{Region, Table};
+use super::{EngineGuard, Inner};
+use crate::arena::{RawBytes, Table};
 use crate::config::{lowered, Config, MIN_CQE};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ pub const MAX_CQE: u32 = 1 << 22;
 const CQE_STRIDE: u32 = 64;
 
 impl Inner {
-    pub(super) fn ring<T>(&mut self, capacity: u32, stride: u32) -> Result<Region>
+    pub(super) fn ring<T>(&mut self, capacity: u32, stride: u32) -> Result<RawBytes>
     where
         T: Copy,
     {
@@ -156,7 +156,7 @@ fn check_cqe(cqe: u32, config: &Config) -> Result<()> {
 }
 
 /// Control: protection domains, memory, address handles, groups and CQs.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Adds memory for rings and for the growth of tables.
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl Guard<'_> {
     /// Registers a region anew; see [`crate::mem::Regions::rereg`].
     ///
     /// # Errors
-    /// As [`Guard::mr_reg`]; [`Error::Busy`]: windows are bound to it.
+    /// As [`EngineGuard::mr_reg`]; [`Error::Busy`]: windows are bound to it.
     pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         let pd = self.pd_of_region(reg)?;
         self.transport.common.note_change();
@@ -527,7 +527,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Keeps a CQ from being destroyed until [`Guard::cq_unpin`] was called as often.
+    /// Keeps a CQ from being destroyed until [`EngineGuard::cq_unpin`] was called as often.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -538,7 +538,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Undoes one [`Guard::cq_pin`].
+    /// Undoes one [`EngineGuard::cq_pin`].
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -587,7 +587,7 @@ impl Inner {
     }
 }
 
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Checks that nothing uses a CQ. Returns its index.
     pub(super) fn check_cq_unused(&self, cq: Handle) -> Result<usize> {
         let i = self.shared().cq_pool.check(cq)?;

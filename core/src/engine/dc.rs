@@ -1,6 +1,6 @@
 //! DC: the responder contexts of an engine, and the lives of initiators and targets.
 
-use super::{Guard, Inner};
+use super::{EngineGuard, Inner};
 use crate::error::Result;
 use crate::roce::dc::contexts::{Context, NUMBERS};
 use crate::roce::peer::{Path, Peer, PeerAddr};
@@ -103,8 +103,8 @@ impl Inner {
 }
 
 /// Data: links for the contexts of DC.
-impl Guard<'_> {
-    /// Whether [`Guard::next_unlinked`] may return a context.
+impl EngineGuard<'_> {
+    /// Whether [`EngineGuard::next_unlinked`] may return a context.
     #[inline(always)]
     pub fn wants_links(&self) -> bool {
         self.transport.dc.want_links
@@ -112,7 +112,7 @@ impl Guard<'_> {
 
     /// Takes a responder context that answers through the port although its initiator came over a
     /// link. Returns the place of the context, and the initiator's address and QPN. The caller
-    /// looks for a link to the initiator, and passes it to [`Guard::set_context_link`].
+    /// looks for a link to the initiator, and passes it to [`EngineGuard::set_context_link`].
     pub fn next_unlinked(&mut self) -> Option<(usize, PeerAddr, u32)> {
         let t = &mut self.split().0.transport;
         let at = t.dc.list.iter().position(|context| context.wants_link);

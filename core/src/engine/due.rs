@@ -1,6 +1,6 @@
 //! What is to be done, and when: work that waits, timers, owed ACKs, slow memory.
 
-use super::{Guard, Inner};
+use super::{EngineGuard, Inner};
 use crate::bitmap::Bitmap;
 use crate::roce::Common;
 
@@ -11,7 +11,7 @@ impl Inner {
 }
 
 /// Data: whether something is to be done, and when the next call is due.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Starts the timer of the request that was sent without a read of the clock.
     #[inline(always)]
     pub fn arm_deferred_timer(&mut self, now: u64) {
@@ -30,8 +30,8 @@ impl Guard<'_> {
         self.has_known_work() || self.shared().active.any()
     }
 
-    /// As [`Guard::has_work`], without the QPs that posts have marked. For a caller that checks the
-    /// marks once it has released the lock.
+    /// As [`EngineGuard::has_work`], without the QPs that posts have marked. For a caller that
+    /// checks the marks once it has released the lock.
     #[inline(always)]
     pub fn has_known_work(&self) -> bool {
         let Inner { transport: t, cm, .. } = &**self;

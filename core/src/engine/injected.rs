@@ -1,7 +1,7 @@
 //! Faults that the device's owner injects ([`crate::inject`]): finds the queue pair of a packet,
 //! and causes errors. Without such faults nothing here is called.
 
-use super::Guard;
+use super::EngineGuard;
 use crate::cm::types::cm_event;
 use crate::device::async_event;
 use crate::roce::peer::PeerAddr;
@@ -48,7 +48,7 @@ impl PacketQp {
 }
 
 /// Control: what injected faults ask for.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// The queue pair of a number, if it takes packets.
     pub fn packet_qp(&self, qpn: u32) -> Option<PacketQp> {
         let t = &self.transport;

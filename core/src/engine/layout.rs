@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 
 use super::{qpn::Qpns, Engine, Inner};
-use crate::arena::{Heap, RawSlice, Region, Table, Walk};
+use crate::arena::{Heap, RawBytes, RawSlice, Table, Walk};
 use crate::bitmap::Bitmap;
 use crate::cm::Cm;
 use crate::config::Config;
@@ -24,7 +24,7 @@ use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, Xrcd};
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::verbs::NONE;
 use crate::wheel::Wheel;
-use crate::wire::Flow;
+use crate::wire::IcrcFlow;
 
 /// The most runs that one QP hands to others of its engine at a time. Their bytes, at most
 /// [`Config::burst_bytes`], stay in the cache.
@@ -53,7 +53,7 @@ pub(super) struct Parts {
     wheel: Wheel,
     scratch: RawSlice<u8>,
     handed: RawSlice<Handed>,
-    heap: Region,
+    heap: RawBytes,
 }
 
 /// The walk.
@@ -166,7 +166,7 @@ pub(super) unsafe fn finish(
                 suspects,
                 silent,
                 refused_port: None,
-                repeats: 0,
+                loss_signs: 0,
                 counters: Counters::default(),
                 cause: Cause::default(),
                 members: Members::default(),
@@ -185,7 +185,7 @@ pub(super) unsafe fn finish(
         local,
         scratch: p.scratch,
         handed: p.handed,
-        rx_flow: (PeerAddr::default(), Flow::v4([0; 4], [0; 4], 0, 0)),
+        rx_flow: (PeerAddr::default(), IcrcFlow::v4([0; 4], [0; 4], 0, 0)),
         rx_ident: 0,
         rx_expected: false,
         cursor: 0,

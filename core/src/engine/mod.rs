@@ -1,17 +1,19 @@
 //! The engine: a NIC in software. Programs share only rings with it; this module owns the rest.
 //!
-//! Sans-IO. The caller brings packets ([`Guard::handle_packets`]), takes bursts
-//! ([`Guard::poll_transmit`]), passes the time, and asks for the time of the next call
-//! ([`Guard::next_timeout`]). Time is in nanoseconds and never goes back. The engine does nothing
-//! of the system by itself: the clock (an argument or a closure), the port (`Packets`, `Links`) and
-//! memory of peers (`PeerMemory`) are passed in, and random numbers follow from the seed.
+//! Sans-IO. The caller brings packets ([`EngineGuard::handle_packets`]), takes bursts
+//! ([`EngineGuard::poll_transmit`]), passes the time, and asks for the time of the next call
+//! ([`EngineGuard::next_timeout`]). Time is in nanoseconds and never goes back. The engine does
+//! nothing of the system by itself: the clock (an argument or a closure), the port (`Packets`,
+//! `Links`) and memory of peers (`PeerMemory`) are passed in, and random numbers follow from the
+//! seed.
 //!
-//! Order of a round: everything that arrived; [`Guard::run_loopback`]; only when nothing arrived,
-//! [`Guard::handle_timeout`]; [`Guard::poll_memory`]; then `poll_transmit` until it gives nothing.
+//! Order of a round: everything that arrived; [`EngineGuard::run_loopback`]; only when nothing
+//! arrived, [`EngineGuard::handle_timeout`]; [`EngineGuard::poll_memory`]; then `poll_transmit`
+//! until it gives nothing.
 //!
-//! Data-plane calls that need no lock are methods of [`Engine`] (post, poll); everything else is a
-//! method of [`Guard`], which is the engine's lock. Each `impl` of it names its role: data (a round
-//! calls it, or a post) or control (a call of the program).
+//! Data-plane calls need no lock: [`post`] has those of sends, [`Engine`] those of receives and
+//! polls. Everything else is a method of [`EngineGuard`], which is the engine's lock. Each `impl` of
+//! it names its role: data (a round calls it, or a post) or control (a call of the program).
 
 mod adopt;
 pub mod cm;
@@ -47,9 +49,9 @@ use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::turns::TurnLock;
 use crate::verbs::post::{self, Single};
-use crate::verbs::shared::{at_once, polled, CqShared, QpShared, Shared};
-use crate::verbs::types::{wr_opcode, Handle, RecvWr, SendWr, Wc};
-use crate::wire::Flow;
+use crate::verbs::shared::{polled, slotless, CqShared, QpShared, Shared};
+use crate::verbs::types::{wr_opcode, Handle, RecvWr, Wc};
+use crate::wire::IcrcFlow;
 
 pub use report::QpReport;
 pub use rx::Arrival;
@@ -75,7 +77,7 @@ pub struct Inner {
     /// Headers of those runs.
     handed: RawSlice<Handed>,
     /// For the ICRC of arriving packets: the last sender, and its flow.
-    rx_flow: (PeerAddr, Flow),
+    rx_flow: (PeerAddr, IcrcFlow),
     /// The IPv4 identification with which its next burst should begin; 0 while all began with 0.
     rx_ident: u16,
     /// The last long packet had the identification that was expected.
@@ -99,14 +101,14 @@ pub struct Engine {
     inner: UnsafeCell<Inner>,
 }
 
-// SAFETY: `inner` is reached only through `Guard`, which exists once at a time (`lock`); `shared`
-// is atomics.
+// SAFETY: `inner` is reached only through `EngineGuard`, which exists once at a time (`lock`);
+// `shared` is atomics.
 unsafe impl Sync for Engine {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Engine {}
 
 /// The engine's lock, held. Dropping it unlocks.
-pub struct Guard<'e> {
+pub struct EngineGuard<'e> {
     engine: &'e Engine,
 }
 
@@ -182,65 +184,16 @@ impl Engine {
 
     /// Takes the lock if it is free.
     #[inline(always)]
-    pub fn try_lock(&self) -> Option<Guard<'_>> {
-        self.lock.try_lock().then(|| Guard { engine: self })
+    pub fn try_lock(&self) -> Option<EngineGuard<'_>> {
+        self.lock.try_lock().then(|| EngineGuard { engine: self })
     }
 
     /// Takes the lock if it is free. For a thread that has failed to take it, and has then left a
     /// mark in [`Shared::active`]. `None`: the holder sees the mark
     /// ([`TurnLock::try_lock_marked`]).
     #[inline]
-    pub fn try_lock_marked(&self) -> Option<Guard<'_>> {
-        self.lock.try_lock_marked().then(|| Guard { engine: self })
-    }
-
-    /// Posts a list of send requests. The doorbell is the caller's: take the lock and send.
-    ///
-    /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: state, opcode or pieces not allowed;
-    /// [`Error::Again`]: ring full; [`Error::MessageSize`]; [`Error::Fault`]: inline data cannot be
-    /// read; [`Error::Busy`]: another thread posts here. Requests before `bad` are posted all the
-    /// same.
-    ///
-    /// # Safety
-    /// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
-    #[inline]
-    pub unsafe fn post_send(
-        &self,
-        qp: Handle,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-    ) -> Result<post::Posted> {
-        // SAFETY: the caller's promise.
-        let (qi, posted, outcome) = unsafe { self.post_send_quietly(qp, wr, bad)? };
-        if posted.count > 0 {
-            self.shared.active.set(qi);
-        }
-        outcome.map(|()| posted)
-    }
-
-    /// As [`Engine::post_send`], but the caller tells the engine. With the lock it calls
-    /// [`Guard::wake`], which costs no atomic operation. Otherwise it leaves a mark in
-    /// [`Shared::active`]. Returns the QP's index as well.
-    ///
-    /// # Errors
-    /// [`Error::StaleHandle`]; the other errors of [`Engine::post_send`] are inside, beside what
-    /// was posted.
-    ///
-    /// # Safety
-    /// As [`Engine::post_send`].
-    #[inline(always)]
-    pub unsafe fn post_send_quietly(
-        &self,
-        qp: Handle,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-    ) -> Result<(usize, post::Posted, Result<()>)> {
-        *bad = wr;
-        let (qi, q) = self.qp(qp)?;
-        // SAFETY: the caller's promise.
-        let (posted, outcome) = unsafe { post::send(q, wr, bad) };
-        Ok((qi, posted, outcome))
+    pub fn try_lock_marked(&self) -> Option<EngineGuard<'_>> {
+        self.lock.try_lock_marked().then(|| EngineGuard { engine: self })
     }
 
     /// A QP for posting: its index, and its shared half.
@@ -256,13 +209,14 @@ impl Engine {
         }
     }
 
-    /// Posts a list of receive requests.
+    /// Posts a list of receive requests. Requests before `bad` are posted all the same.
     ///
     /// # Errors
-    /// As [`Engine::post_send`].
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: state or pieces not allowed; [`Error::Again`]:
+    /// ring full; [`Error::Busy`]: another thread posts here.
     ///
     /// # Safety
-    /// As [`Engine::post_send`].
+    /// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
     #[inline(always)]
     pub unsafe fn post_recv(
         &self,
@@ -310,10 +264,10 @@ impl Engine {
     /// Posts a list of receive requests to an SRQ.
     ///
     /// # Errors
-    /// As [`Engine::post_send`].
+    /// As [`Engine::post_recv`].
     ///
     /// # Safety
-    /// As [`Engine::post_send`].
+    /// As [`Engine::post_recv`].
     #[inline]
     pub unsafe fn post_srq_recv(
         &self,
@@ -372,7 +326,7 @@ impl Engine {
 }
 
 /// Data: what a post does at once.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// The shared half.
     #[inline]
     pub fn shared(&self) -> &Shared {
@@ -391,7 +345,8 @@ impl Guard<'_> {
 
     /// Executes what was just posted to the QP at this index, if one step is enough: only for one
     /// SEND, WRITE or READ of one packet to a QP of this engine. `opcode`: of the last request.
-    /// `DC`: the QP is a DCI; else it is RC. False: nothing has changed; [`Guard::wake`] is next.
+    /// `DC`: the QP is a DCI; else it is RC. False: nothing has changed; [`EngineGuard::wake`] is
+    /// next.
     #[inline(always)]
     pub fn try_local<const DC: bool>(&mut self, qi: usize, opcode: u32) -> bool {
         let (inner, s) = self.split();
@@ -414,16 +369,16 @@ impl Guard<'_> {
             _ => t.pass_send(s, qi, request, scratch),
         };
         if !done {
-            self.end_at_once(qi);
+            self.stop_slotless(qi);
         }
         done
     }
 
     /// Stops offering this way; [`Transport::try_local`] offers it again.
     #[cold]
-    fn end_at_once(&mut self, qi: usize) {
+    fn stop_slotless(&mut self, qi: usize) {
         if let Some(q) = self.split().1.qps.get(qi) {
-            q.at_once.store(at_once::NO, Ordering::Relaxed);
+            q.slotless.store(slotless::NO, Ordering::Relaxed);
         }
     }
 
@@ -436,7 +391,7 @@ impl Guard<'_> {
     }
 }
 
-impl Deref for Guard<'_> {
+impl Deref for EngineGuard<'_> {
     type Target = Inner;
     #[inline]
     fn deref(&self) -> &Inner {
@@ -445,14 +400,14 @@ impl Deref for Guard<'_> {
     }
 }
 
-impl DerefMut for Guard<'_> {
+impl DerefMut for EngineGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Inner {
         self.split().0
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for EngineGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.engine.lock.unlock();

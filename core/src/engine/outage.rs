@@ -4,7 +4,7 @@
 //! failure: it costs no retry, and after the outage everything is sent again. Links, and queue
 //! pairs within this engine, are not concerned.
 
-use super::Guard;
+use super::EngineGuard;
 use crate::config::config_flags;
 use crate::roce::peer::Path;
 use crate::roce::Transport;
@@ -20,8 +20,9 @@ fn is_behind_port(t: &Transport, qi: usize) -> bool {
 }
 
 /// Data: a port that is away.
-impl Guard<'_> {
-    /// Notes that the port carries nothing until [`Guard::end_outage`] or [`Guard::fail_port`].
+impl EngineGuard<'_> {
+    /// Notes that the port carries nothing until [`EngineGuard::end_outage`] or
+    /// [`EngineGuard::fail_port`].
     pub fn begin_outage(&mut self) {
         self.split().0.transport.common.port_excused = u64::MAX;
     }

@@ -1,7 +1,7 @@
 //! Calls by which the device reports its port, its links and its peers: paths, losses, errors.
 
 use super::cm_qps::local_refusal;
-use super::Guard;
+use super::EngineGuard;
 use crate::config::config_flags;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::Transport;
@@ -20,7 +20,7 @@ fn move_peers(t: &mut Transport, link: u16, to: Path) {
 }
 
 /// Data: paths to peers, and their ends.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Lets peers answer through the port what they received over a link, and the other way round:
     /// either side may have failed to get a link.
     pub fn set_mixed_paths(&mut self) {
@@ -64,7 +64,7 @@ impl Guard<'_> {
 
     /// Gives up a link that is gone: its connected QPs fail with [`CauseCode::PathLost`], and
     /// datagrams to it are lost. The link's number may be used again. With
-    /// [`config_flags::SILENT_LOSS`] it does what [`Guard::link_ended`] does.
+    /// [`config_flags::SILENT_LOSS`] it does what [`EngineGuard::link_ended`] does.
     pub fn link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -89,7 +89,7 @@ impl Guard<'_> {
         }
     }
 
-    /// The link that [`Guard::set_link`] has set.
+    /// The link that [`EngineGuard::set_link`] has set.
     pub fn link(&self) -> Option<u16> {
         self.link_of_new_peers
     }
@@ -114,15 +114,15 @@ impl Guard<'_> {
         self.cm_refused(dst, errno, false);
     }
 
-    /// As [`Guard::peer_unreachable`], but the peer's socket exists on this host: a firewall of
-    /// this host rejects packets in its name.
+    /// As [`EngineGuard::peer_unreachable`], but the peer's socket exists on this host: a firewall
+    /// of this host rejects packets in its name.
     pub fn peer_rejected(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         self.note_peer_error(now, dst, CauseCode::Firewall, errno as u64, 0);
         self.cm_refused(dst, errno, false);
     }
 
-    /// Notes that the kernel refuses to send to an address, as [`Guard::peer_unreachable`] does. If
-    /// the refusal lasts, a connection attempt to the address ends at once.
+    /// Notes that the kernel refuses to send to an address, as [`EngineGuard::peer_unreachable`]
+    /// does. If the refusal lasts, a connection attempt to the address ends at once.
     pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         let code = local_refusal(errno);
         self.note_peer_error(now, dst, code, errno as u64, 0);

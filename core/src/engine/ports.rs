@@ -1,10 +1,10 @@
 //! UDP ports from which peers may send.
 
-use super::Guard;
+use super::EngineGuard;
 use crate::roce::peer::{Path, PeerAddr};
 
 /// Data: the ports of peers.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Sets whether queue pairs that get a peer from now on refuse packets from UDP ports other
     /// than the peer's own and those that were allowed for it. That holds for peers that are known
     /// to be soft devices, by [`QpAttr::peer_is_soft`](crate::verbs::types::QpAttr) or by the
@@ -14,7 +14,7 @@ impl Guard<'_> {
         self.transport.common.check_ports = on;
     }
 
-    /// Whether a port was refused since the last [`Guard::take_refused_port`].
+    /// Whether a port was refused since the last [`EngineGuard::take_refused_port`].
     #[inline]
     pub fn has_refused_port(&self) -> bool {
         self.transport.common.refused_port.is_some()
@@ -48,7 +48,7 @@ impl Guard<'_> {
         found
     }
 
-    /// Undoes [`Guard::allow_port`]: another process may have the port by now.
+    /// Undoes [`EngineGuard::allow_port`]: another process may have the port by now.
     pub fn forbid_port(&mut self, peer: &PeerAddr, port: u16) {
         let t = &mut self.split().0.transport;
         for i in 0..t.peers.len() {
@@ -62,7 +62,7 @@ impl Guard<'_> {
     /// The number of ACK timeouts and of requests that came again. If it grows, the peer may refuse
     /// the second port, by which packets left.
     #[inline]
-    pub fn repeats(&self) -> u32 {
-        self.transport.common.repeats
+    pub fn loss_signs(&self) -> u32 {
+        self.transport.common.loss_signs
     }
 }

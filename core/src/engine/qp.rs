@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use super::control::MAX_DEPTH;
-use super::{qpn, Guard, Inner};
-use crate::arena::{Heap, RawSlice, Region};
+use super::{qpn, EngineGuard, Inner};
+use crate::arena::{Heap, RawBytes, RawSlice};
 use crate::bucket::TokenBucket;
 use crate::config::{config_flags, lowered, Config};
 use crate::device::async_event;
@@ -19,7 +19,7 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::req::{tx_block, WqeState};
 use crate::verbs::resp::Resource;
-use crate::verbs::shared::{at_once, qp_path, QpShared, Shared};
+use crate::verbs::shared::{qp_path, slotless, QpShared, Shared};
 use crate::verbs::transition;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, Handle, QpAttr, QpCap, QpInit};
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
@@ -354,7 +354,7 @@ impl Inner {
         q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
         q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
         q.path.store(qp_path::UNKNOWN, Ordering::Relaxed);
-        q.at_once.store(at_once::NO, Ordering::Relaxed);
+        q.slotless.store(slotless::NO, Ordering::Relaxed);
         q.next_frame.store(0, Ordering::Relaxed);
         let t = &mut inner.transport;
         let given = if kind.has_requester() { given } else { QpCap::default() };
@@ -497,7 +497,7 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, config: &Config)
 }
 
 /// Control: queue pairs.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Makes a queue pair in RESET. Returns its handle, its QPN and the sizes given.
     ///
     /// # Errors
@@ -652,7 +652,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Keeps a QP from being destroyed until [`Guard::qp_unpin`] was called as often.
+    /// Keeps a QP from being destroyed until [`EngineGuard::qp_unpin`] was called as often.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -663,7 +663,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Undoes one [`Guard::qp_pin`].
+    /// Undoes one [`EngineGuard::qp_pin`].
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -731,8 +731,8 @@ impl Inner {
 /// The memory of a queue pair. It is given back when the queue pair ends, or cannot be made.
 #[derive(Default)]
 struct QpMemory {
-    sq: Option<Region>,
-    rq: Option<Region>,
+    sq: Option<RawBytes>,
+    rq: Option<RawBytes>,
     wqes: RawSlice<WqeState>,
     resources: RawSlice<Resource>,
     jobs: RawSlice<Resource>,

@@ -1,6 +1,6 @@
 //! Reports of an engine: counters, causes, events, and objects that are still allocated.
 
-use super::Guard;
+use super::EngineGuard;
 use crate::counters::Counters;
 use crate::device::{async_event, AsyncEvent, Leaks};
 use crate::error::Result;
@@ -35,7 +35,7 @@ pub struct QpReport {
 }
 
 /// Control: counters, causes and events.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Counts of the device. Each queue pair counts its own events, and this call adds them up, so
     /// that no packet writes a word for the device.
     ///
@@ -71,7 +71,7 @@ impl Guard<'_> {
     /// A report of each queue pair, the contexts of DC targets included.
     ///
     /// # Cost
-    /// As [`Guard::counters`].
+    /// As [`EngineGuard::counters`].
     pub fn qp_reports(&self) -> impl Iterator<Item = QpReport> + '_ {
         let (t, s) = (&self.transport, self.shared());
         let qps = t.qps.iter().zip(s.qps.iter()).filter(|(qp, _)| qp.live);

@@ -3,7 +3,7 @@
 //! A function `take_*` may decline a packet or a record: false or 0, and nothing has changed. A
 //! function `handle_*` always consumes it.
 
-use super::{cm, Guard, Inner};
+use super::{cm, EngineGuard, Inner};
 use crate::counters::Counters;
 use crate::receipt::Receipts;
 use crate::roce::frame::middle::FEWEST;
@@ -13,7 +13,7 @@ use crate::roce::run::{head_words, Run, Words, HEAD_MAX, HEAD_MIN};
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::types::Wc;
-use crate::wire::{Flow, Opcode, ICRC_LEN};
+use crate::wire::{IcrcFlow, Opcode, ICRC_LEN};
 
 /// Packets of one sender that one receive brought through the port: all of them, or some.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ pub struct Arrival<'a> {
 /// Checks the ICRC of a packet with the likely IPv4 identification `ident`. Returns the
 /// identification, or counts the error.
 #[inline(always)]
-fn check_icrc(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
+fn check_icrc(flow: &IcrcFlow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
     if packet.len() < 16 {
         counters.rcvd_malformed += 1;
         return None;
@@ -146,9 +146,9 @@ impl Inner {
 }
 
 /// Data: what arrives.
-impl Guard<'_> {
-    /// As [`Guard::handle_arrival`], for all that one receive brought: `data` is one packet, or
-    /// several of `seg` bytes each, the last one maybe shorter. `ecn_ce`: the network marked it.
+impl EngineGuard<'_> {
+    /// As [`EngineGuard::handle_arrival`], for all that one receive brought: `data` is one packet,
+    /// or several of `seg` bytes each, the last one maybe shorter. `ecn_ce`: the network marked it.
     #[inline]
     pub fn handle_packets(
         &mut self,
@@ -190,7 +190,7 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let known = &inner.rx_flow.0;
         if known.gid != src.gid || known.port != src.port {
-            let flow = Flow::from_gids(&src.gid, &inner.local.gid, src.port, inner.local.port);
+            let flow = IcrcFlow::from_gids(&src.gid, &inner.local.gid, src.port, inner.local.port);
             inner.rx_flow = (*src, flow);
             inner.rx_ident = 0;
         }
@@ -231,8 +231,8 @@ impl Guard<'_> {
         n
     }
 
-    /// The first step of [`Guard::handle_arrival`] for a packet whose ICRC is right and that is not
-    /// marked: takes it if it is a single message or its ACK. False: nothing has changed.
+    /// The first step of [`EngineGuard::handle_arrival`] for a packet whose ICRC is right and that
+    /// is not marked: takes it if it is a single message or its ACK. False: nothing has changed.
     #[inline]
     pub fn take_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {
         let (inner, s) = self.split();
@@ -240,7 +240,7 @@ impl Guard<'_> {
         take_single(&mut inner.transport, s, now, &from, packet)
     }
 
-    /// As [`Guard::handle_packets`], for packets to a group that the port listens for.
+    /// As [`EngineGuard::handle_packets`], for packets to a group that the port listens for.
     pub fn handle_multicast(
         &mut self,
         now: u64,
@@ -250,7 +250,7 @@ impl Guard<'_> {
         data: &[u8],
     ) -> usize {
         let (inner, s) = self.split();
-        let flow = Flow::from_gids(&src.gid, group, src.port, inner.local.port);
+        let flow = IcrcFlow::from_gids(&src.gid, group, src.port, inner.local.port);
         let t = &mut inner.transport;
         let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
         let seg = if seg == 0 { data.len().max(1) } else { seg };
@@ -285,8 +285,8 @@ impl Guard<'_> {
         inner.transport.leave_receipt(run, receipts);
     }
 
-    /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a single message
-    /// or its ACK. `head`: the first words of `rest`. Returns the bytes that it took;
+    /// Takes the first record of `rest`, as [`EngineGuard::handle_run`] would, if it is a single
+    /// message or its ACK. `head`: the first words of `rest`. Returns the bytes that it took;
     /// 0: nothing has changed; [`ACK_BESIDE`]: it took only the ACK beside the message.
     #[inline(always)]
     pub fn take_record(
@@ -316,7 +316,7 @@ impl Guard<'_> {
     }
 
     /// Lets the first completion for a CQ bypass its ring, if the ring is empty, because this
-    /// thread polls the CQ. [`Guard::finish_handoff`] must follow under the same lock.
+    /// thread polls the CQ. [`EngineGuard::finish_handoff`] must follow under the same lock.
     #[inline(always)]
     pub fn begin_handoff(&mut self, cq: usize, ring: &CqShared) {
         let common = &mut self.split().0.transport.common;

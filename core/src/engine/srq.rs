@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use super::control::MAX_DEPTH;
 use super::qpn::LIFETIME_NS;
-use super::{Guard, Inner};
+use super::{EngineGuard, Inner};
 use crate::config::{config_flags, lowered, Config};
 use crate::device::SrqAttr;
 use crate::error::Result;
@@ -28,7 +28,7 @@ fn depth(max_wr: u32, config: &Config) -> Result<u32> {
 }
 
 /// Control: SRQs and XRC domains.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Makes a shared receive queue. Returns the sizes given.
     ///
     /// # Errors
@@ -43,8 +43,8 @@ impl Guard<'_> {
         self.make_srq(now, pd, None, attr)
     }
 
-    /// As [`Guard::srq_create`], for an SRQ of an XRC domain, which has a CQ of its own for its
-    /// receives.
+    /// As [`EngineGuard::srq_create`], for an SRQ of an XRC domain, which has a CQ of its own for
+    /// its receives.
     ///
     /// # Errors
     /// As there. In strict mode [`crate::Error::Invalid`] too: the CQ does not hold its requests.

@@ -1,6 +1,6 @@
 //! Packets and records out: by the port, by links, and between the queue pairs of the engine.
 
-use super::{Guard, Inner};
+use super::{EngineGuard, Inner};
 use crate::device::MrAttr;
 use crate::roce::frame::packet::Packets;
 use crate::roce::frame::record::Links;
@@ -24,6 +24,9 @@ pub struct Burst {
     /// The ICRC is that of the flow of the port's connected socket.
     pub for_connected: bool,
 }
+
+/// Runs that one [`EngineGuard::run_loopback`] handles; more follow in the next round.
+const LOOPBACK_RUNS: usize = 64;
 
 /// Lets one QP send, regardless of others that are ready.
 #[inline]
@@ -104,7 +107,7 @@ impl Inner {
 }
 
 /// Data: what leaves.
-impl Guard<'_> {
+impl EngineGuard<'_> {
     /// Writes the next burst into `buf`: headers, payload (copied once) and ICRC. `None`: nothing
     /// to send now.
     ///
@@ -115,7 +118,7 @@ impl Guard<'_> {
         self.poll_transmit_over(now, buf, None)
     }
 
-    /// As [`Guard::poll_transmit`], for a port that has a connected socket, of the flow
+    /// As [`EngineGuard::poll_transmit`], for a port that has a connected socket, of the flow
     /// `connected`: packets of connected QPs to its destination have the ICRC of that flow.
     pub fn poll_transmit_over(
         &mut self,
@@ -170,8 +173,8 @@ impl Guard<'_> {
         None
     }
 
-    /// As [`Guard::poll_transmit`], for a link: writes records without ICRC into `buf`. Returns
-    /// their bytes; 0: nothing to send now.
+    /// As [`EngineGuard::poll_transmit`], for a link: writes records without ICRC into `buf`.
+    /// Returns their bytes; 0: nothing to send now.
     pub fn poll_transmit_link(
         &mut self,
         now: u64,
@@ -199,8 +202,9 @@ impl Guard<'_> {
         (qp.kind.is_connected()).then_some(peer.path)
     }
 
-    /// Whether the QP whose doorbell was rung may send by itself ([`Guard::transmit_to_port`]): no
-    /// other QP waits to send, and this one does not gather requests.
+    /// Whether the QP whose doorbell was rung may send by itself
+    /// ([`EngineGuard::transmit_to_port`]): no other QP waits to send, and this one does not gather
+    /// requests.
     #[inline]
     pub fn may_send_alone(&self, qi: usize) -> bool {
         let t = &self.transport;
@@ -210,7 +214,7 @@ impl Guard<'_> {
             && !t.may_gather(self.shared(), qi)
     }
 
-    /// As [`Guard::poll_transmit_over`], for the one QP whose doorbell was rung.
+    /// As [`EngineGuard::poll_transmit_over`], for the one QP whose doorbell was rung.
     #[inline]
     pub fn transmit_to_port(
         &mut self,
@@ -225,8 +229,8 @@ impl Guard<'_> {
         inner.burst(&tx)
     }
 
-    /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung, without a search
-    /// for others. The rest leaves with the next round.
+    /// As [`EngineGuard::poll_transmit_link`], for the one QP whose doorbell was rung, without a
+    /// search for others. The rest leaves with the next round.
     #[inline]
     pub fn transmit_to_link(
         &mut self,
@@ -266,7 +270,7 @@ impl Guard<'_> {
 
     /// The region that the peer at `gid` may write by itself ([`PeerMemory`]) with a key of it,
     /// through its QP `from_qpn`, connected to `qpn` here over a link. `None`: not all of its
-    /// WRITEs would be allowed. The answer holds until [`Guard::changes`] moves.
+    /// WRITEs would be allowed. The answer holds until [`EngineGuard::changes`] moves.
     pub fn mappable_region(
         &self,
         qpn: u32,
@@ -277,7 +281,7 @@ impl Guard<'_> {
         self.transport.mappable_region(qpn, from_qpn, gid, rkey)
     }
 
-    /// A counter that moves when an answer of [`Guard::mappable_region`] may have changed.
+    /// A counter that moves when an answer of [`EngineGuard::mappable_region`] may have changed.
     #[inline]
     pub fn changes(&self) -> u32 {
         self.transport.common.changes
@@ -285,7 +289,7 @@ impl Guard<'_> {
 
     /// Sends the single message of the QP whose doorbell was rung over its link, and publishes it.
     /// `DC`: it is a DCI, else RC. The clock is read for DC, if a timer is `wanted` at once, and if
-    /// another request waits for a timer. Otherwise [`Guard::arm_deferred_timer`] must follow
+    /// another request waits for a timer. Otherwise [`EngineGuard::arm_deferred_timer`] must follow
     /// before deadlines are asked for. False: the QP has no single message, and nothing has
     /// changed.
     #[inline(always)]
@@ -300,9 +304,9 @@ impl Guard<'_> {
         inner.transport.send_single::<DC, L>(s, qi, links, wanted, clock)
     }
 
-    /// As [`Guard::send_single`], through the port. Returns the time. `None`: nothing has changed,
-    /// because others wait to send or the request is not single. `DC`: the QP is a DCI, for which
-    /// the clock is read before the packet, too; else it is RC.
+    /// As [`EngineGuard::send_single`], through the port. Returns the time. `None`: nothing has
+    /// changed, because others wait to send or the request is not single. `DC`: the QP is a DCI,
+    /// for which the clock is read before the packet, too; else it is RC.
     #[inline(always)]
     pub fn send_packet<const DC: bool, P: Packets>(
         &mut self,
@@ -318,9 +322,9 @@ impl Guard<'_> {
         t.send_packet::<DC, P>(s, qi, port, clock)
     }
 
-    /// Carries runs between QPs of this engine, until none is left or `max_runs` were handled.
-    /// Returns the runs handled.
-    pub fn run_loopback(&mut self, now: u64, max_runs: usize) -> usize {
+    /// Carries runs between QPs of this engine, until none is left or [`LOOPBACK_RUNS`] were
+    /// handled. Returns the runs handled.
+    pub fn run_loopback(&mut self, now: u64) -> usize {
         let (inner, s) = self.split();
         inner.collect_ready(s, now);
         let mut handled = if inner.cm.is_ready() { inner.loop_mads(s, now) } else { 0 };
@@ -328,7 +332,7 @@ impl Guard<'_> {
         let from = Origin { gid: local.gid, path: Path::Loopback, port: 0 };
         let mut at = 0;
         let mut skipped = NONE as usize;
-        while !t.common.ready.is_empty() && handled < max_runs {
+        while !t.common.ready.is_empty() && handled < LOOPBACK_RUNS {
             let Some(qi) = t.common.ready.next_from(at).filter(|&qi| qi != skipped) else { break };
             at = qi + 1;
             t.common.ready.clear(qi);

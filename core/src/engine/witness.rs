@@ -1,6 +1,6 @@
 //! Silent peers, and the receipts of those whose process has ended.
 
-use super::Guard;
+use super::EngineGuard;
 use crate::receipt::Receipts;
 use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::roce::witness::Suspect;
@@ -8,14 +8,15 @@ use crate::verbs::cause::CauseCode;
 use crate::wire::Psn;
 
 /// Data: the witness and receipts.
-impl Guard<'_> {
-    /// From now on, before a request fails because its peer is silent, [`Guard::next_suspect`]
-    /// names the peer at each check, and the caller answers by [`Guard::testify`].
+impl EngineGuard<'_> {
+    /// From now on, before a request fails because its peer is silent,
+    /// [`EngineGuard::next_suspect`] names the peer at each check, and the caller answers by
+    /// [`EngineGuard::testify`].
     pub fn set_witness(&mut self) {
         self.transport.common.has_witness = true;
     }
 
-    /// Whether [`Guard::next_suspect`] may return a QP.
+    /// Whether [`EngineGuard::next_suspect`] may return a QP.
     #[inline]
     pub fn has_suspects(&self) -> bool {
         !self.transport.common.suspects.is_empty()
@@ -34,7 +35,7 @@ impl Guard<'_> {
     }
 
     /// The process of a suspect's peer has ended, and has left the receipt of an ACK for `psn`:
-    /// ends the requests that it has accepted. [`Guard::testify`] must follow.
+    /// ends the requests that it has accepted. [`EngineGuard::testify`] must follow.
     pub fn take_receipt(&mut self, now: u64, qi: usize, psn: Psn) {
         let (inner, s) = self.split();
         inner.transport.take_receipt(s, now, qi, psn);
@@ -65,7 +66,7 @@ impl Guard<'_> {
     }
 
     /// The number of connections that have begun. When it changes, a receipt counts only if
-    /// [`Guard::is_receipt`] says so.
+    /// [`EngineGuard::is_receipt`] says so.
     #[inline]
     pub fn connections_begun(&self) -> u32 {
         self.transport.common.connections_begun

@@ -1,7 +1,7 @@
 //! Events that rules raise: asynchronous ones, and the end of a connection. Which one, and when;
 //! what else changes in the device then is the caller's.
 
-use super::{Direction, Faults, Flow, Packet, What};
+use super::{Direction, Faults, Packet, QpCounts, What};
 use crate::device::async_event;
 use core::fmt;
 
@@ -99,7 +99,7 @@ impl Faults {
     pub fn count_for_events(
         &self,
         packet: &Packet,
-        flow: &mut Flow,
+        flow: &mut QpCounts,
         mut raised: impl FnMut(usize),
     ) {
         if !(packet.opcode.is_last() && packet.is_new_request()) {

@@ -3,8 +3,8 @@
 //! A decision follows from the seed and from the place alone: which queue pair, which direction,
 //! and the number of the packet among those that the rule counts. It never follows from a clock or
 //! from the order of threads. So packets are counted that repeat from run to run: requests, and
-//! answers to READs and atomics, each when it passes for the first time ([`Flow::note_first`]). How
-//! often a packet comes again, and which ACKs are sent, depends on time; those are hit only by
+//! answers to READs and atomics, each when it passes for the first time ([`QpCounts::note_first`]).
+//! How often a packet comes again, and which ACKs are sent, depends on time; those are hit only by
 //! rules that name them, by a partition and by a slow path.
 //!
 //! [`grammar`] reads the rules; docs/using/TESTING.md describes them. What a hit does to a packet
@@ -212,9 +212,9 @@ pub struct Packet {
     pub has_srq: bool,
 }
 
-/// The counts of one queue pair.
+/// What the rules have counted of one queue pair.
 #[derive(Clone, Debug)]
-pub struct Flow {
+pub struct QpCounts {
     /// The queue pair's number among those of the device, from 1 on; 0: QP1.
     pub number: u32,
     /// Its connections before this one.
@@ -273,7 +273,7 @@ pub struct Hit {
     pub action: Action,
     /// The direction.
     pub direction: Direction,
-    /// The queue pair ([`Flow::number`]).
+    /// The queue pair ([`QpCounts::number`]).
     pub qp: u32,
     /// The number of the packet among those that the rule counts.
     pub number: u64,
@@ -451,10 +451,10 @@ impl Packet {
     }
 }
 
-impl Flow {
-    /// The flow of the device's `number`-th queue pair.
-    pub const fn new(number: u32) -> Flow {
-        Flow {
+impl QpCounts {
+    /// Those of the device's `number`-th queue pair, of which nothing was counted.
+    pub const fn new(number: u32) -> QpCounts {
+        QpCounts {
             number,
             life: 0,
             next: [None; 4],
@@ -466,7 +466,7 @@ impl Flow {
 
     /// The queue pair is about to have another connection: it counts anew.
     pub fn begin(&mut self) {
-        *self = Flow { life: self.life.wrapping_add(1), ..Flow::new(self.number) };
+        *self = QpCounts { life: self.life.wrapping_add(1), ..QpCounts::new(self.number) };
     }
 
     /// Notes that a packet passes. Returns whether it does so for the first time. `base`: the first
@@ -597,7 +597,7 @@ impl Faults {
         &self,
         seed: u64,
         packet: &Packet,
-        flow: &mut Flow,
+        flow: &mut QpCounts,
         mut hit: impl FnMut(&Hit),
     ) -> Verdict {
         let mut verdict = Verdict::default();
@@ -633,7 +633,7 @@ struct Found {
     is_news: bool,
 }
 
-impl Flow {
+impl QpCounts {
     /// For rules about single packets: counts one that the rule covers.
     fn by_number(
         &mut self,

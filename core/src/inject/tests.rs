@@ -39,7 +39,7 @@ fn request(opcode: Opcode) -> Packet {
 }
 
 /// The numbers of the packets that a rule hits, of 1000 like `packet`.
-fn hits(rules: &str, seed: u64, packet: &Packet, flow: &mut Flow) -> Vec<u64> {
+fn hits(rules: &str, seed: u64, packet: &Packet, flow: &mut QpCounts) -> Vec<u64> {
     let (faults, mut numbers) = (faults(rules), Vec::new());
     for _ in 0..1000 {
         faults.decide(seed, packet, flow, |hit| numbers.push(hit.number));
@@ -48,7 +48,7 @@ fn hits(rules: &str, seed: u64, packet: &Packet, flow: &mut Flow) -> Vec<u64> {
 }
 
 fn numbers(rules: &str, seed: u64) -> Vec<u64> {
-    hits(rules, seed, &request(Opcode::RC_SEND_ONLY), &mut Flow::new(1))
+    hits(rules, seed, &request(Opcode::RC_SEND_ONLY), &mut QpCounts::new(1))
 }
 
 #[test]
@@ -61,13 +61,18 @@ fn a_seed_decides_and_another_one_decides_otherwise() {
     assert_eq!(numbers("loss rate 100%", 1).len(), 1000);
     // Each queue pair, connection, rule and direction has places of its own.
     let send = request(Opcode::RC_SEND_ONLY);
-    let mut second = Flow::new(1);
+    let mut second = QpCounts::new(1);
     second.begin();
     let others = [
-        hits(rule, 7, &send, &mut Flow::new(2)),
+        hits(rule, 7, &send, &mut QpCounts::new(2)),
         hits(rule, 7, &send, &mut second),
-        hits("ecn; loss rate 1%", 7, &send, &mut Flow::new(1)),
-        hits("loss in rate 1%", 7, &Packet { direction: Direction::In, ..send }, &mut Flow::new(1)),
+        hits("ecn; loss rate 1%", 7, &send, &mut QpCounts::new(1)),
+        hits(
+            "loss in rate 1%",
+            7,
+            &Packet { direction: Direction::In, ..send },
+            &mut QpCounts::new(1),
+        ),
     ];
     others.iter().for_each(|other| assert_ne!(*other, numbers(rule, 7)));
 }
@@ -91,7 +96,7 @@ fn rules_pick_by_number_and_window() {
 fn filters_choose_packets() {
     let send = request(Opcode::RC_SEND_ONLY);
     let is_hit = |rule: &str, packet: &Packet| {
-        faults(rule).decide(1, packet, &mut Flow::new(3), |_| {}).loss
+        faults(rule).decide(1, packet, &mut QpCounts::new(3), |_| {}).loss
     };
     for (rule, hit) in [
         ("loss", true),
@@ -129,17 +134,17 @@ fn filters_choose_packets() {
 #[test]
 fn packets_whose_number_depends_on_time_are_hit_by_their_names_alone() {
     let again = Packet { passage: Passage::Again, ..request(Opcode::RC_SEND_ONLY) };
-    assert!(hits("loss", 1, &again, &mut Flow::new(1)).is_empty());
+    assert!(hits("loss", 1, &again, &mut QpCounts::new(1)).is_empty());
     let ack = Packet { passage: Passage::Control, ..request(Opcode::RC_ACK) };
-    assert!(hits("loss", 1, &ack, &mut Flow::new(1)).is_empty());
-    assert_eq!(hits("loss opcode ACK nth 5", 1, &ack, &mut Flow::new(1)), [5]);
+    assert!(hits("loss", 1, &ack, &mut QpCounts::new(1)).is_empty());
+    assert_eq!(hits("loss opcode ACK nth 5", 1, &ack, &mut QpCounts::new(1)), [5]);
     let mad = Packet { is_mad: true, ..request(Opcode::UD_SEND_ONLY) };
     let mad = Packet { passage: Passage::Control, ..mad };
-    assert!(hits("loss type UD", 1, &mad, &mut Flow::new(0)).is_empty());
-    assert_eq!(hits("loss type GSI to 2", 1, &mad, &mut Flow::new(0)), [1, 2]);
+    assert!(hits("loss type UD", 1, &mad, &mut QpCounts::new(0)).is_empty());
+    assert_eq!(hits("loss type GSI to 2", 1, &mad, &mut QpCounts::new(0)), [1, 2]);
     // Requests and answers are counted apart, since they come in no fixed order.
     let rules = faults("loss nth 2");
-    let (mut flow, mut told) = (Flow::new(1), Vec::new());
+    let (mut flow, mut told) = (QpCounts::new(1), Vec::new());
     for opcode in [
         Opcode::RC_SEND_ONLY,
         Opcode::RC_READ_RESPONSE_ONLY,
@@ -154,7 +159,7 @@ fn packets_whose_number_depends_on_time_are_hit_by_their_names_alone() {
 #[test]
 fn a_partition_takes_all_packets_of_its_direction_and_is_told_once() {
     let rules = faults("partition from 3 to 6");
-    let (mut flow, mut told) = (Flow::new(1), Vec::new());
+    let (mut flow, mut told) = (QpCounts::new(1), Vec::new());
     let send = request(Opcode::RC_SEND_ONLY);
     let mut lost = |packet: &Packet| rules.decide(1, packet, &mut flow, |h| told.push(*h)).loss;
     let ack = Packet { passage: Passage::Control, ..request(Opcode::RC_ACK) };
@@ -170,19 +175,19 @@ fn a_partition_takes_all_packets_of_its_direction_and_is_told_once() {
         "partition out qp 1 packet 3 RC_SEND_ONLY peer 10.0.0.2 rule 1"
     );
     // A rule that names what depends on time begins with its own packets.
-    let mut flow = Flow::new(1);
+    let mut flow = QpCounts::new(1);
     let named = faults("partition opcode ACK from 2");
     let fates = [&ack, &send, &ack, &ack].map(|p| named.decide(1, p, &mut flow, |_| {}).loss);
     assert_eq!(fates, [f, f, t, t]);
     // From the start it needs no packet that is counted.
-    let mut flow = Flow::new(1);
+    let mut flow = QpCounts::new(1);
     assert!(faults("partition").decide(1, &ack, &mut flow, |_| {}).loss);
 }
 
 #[test]
 fn each_action_has_its_verdict() {
     let verdict =
-        |rule: &str, packet: &Packet| faults(rule).decide(1, packet, &mut Flow::new(1), |_| {});
+        |rule: &str, packet: &Packet| faults(rule).decide(1, packet, &mut QpCounts::new(1), |_| {});
     let out = request(Opcode::RC_SEND_ONLY);
     let into = Packet { direction: Direction::In, ..out };
     let none = Verdict::default();
@@ -218,7 +223,7 @@ fn each_action_has_its_verdict() {
 
 #[test]
 fn a_packet_passes_for_the_first_time_once() {
-    let mut flow = Flow::new(1);
+    let mut flow = QpCounts::new(1);
     let (out, base) = (Direction::Out, Some(Psn::new(0xff_fffe)));
     let mut first = |psn: u32, span| flow.note_first(out, false, Psn::new(psn), base, span);
     assert!(first(0xff_fffe, 1) && !first(0xff_fffe, 1), "it came again");
@@ -228,7 +233,7 @@ fn a_packet_passes_for_the_first_time_once() {
     // Each direction counts by itself, as do requests and answers.
     assert!(flow.note_first(out, true, Psn::new(3), base, 1));
     assert!(flow.note_first(Direction::In, false, Psn::new(3), None, 1));
-    let mut flow = Flow::new(1);
+    let mut flow = QpCounts::new(1);
     assert!(!flow.note_first(out, false, Psn::new(0xff_fffd), base, 1), "before the first PSN");
     // The receiver refuses a message once.
     assert!(!flow.note_first_in_order(Psn::new(6), Psn::new(5)), "a packet before it is missing");
@@ -285,7 +290,7 @@ fn calls_fail_by_name_and_index() {
 #[test]
 fn a_completion_is_of_a_request_or_of_what_a_message_takes() {
     let hit = |rule: &str, packet: &Packet| {
-        faults(rule).decide(1, packet, &mut Flow::new(1), |_| {}).completion.is_some()
+        faults(rule).decide(1, packet, &mut QpCounts::new(1), |_| {}).completion.is_some()
     };
     let first = request(Opcode::RC_WRITE_FIRST);
     for (packet, wanted) in [
@@ -311,7 +316,7 @@ fn messages_of_connection_managers_are_named() {
     let mad = Packet { is_mad: true, passage: Passage::Control, ..request(Opcode::UD_SEND_ONLY) };
     let of = |cm| Packet { cm: Some(cm), ..mad };
     let verdict =
-        |rule: &str, packet: &Packet| faults(rule).decide(1, packet, &mut Flow::new(0), |_| {});
+        |rule: &str, packet: &Packet| faults(rule).decide(1, packet, &mut QpCounts::new(0), |_| {});
     use crate::cm::types::mad_attribute::{REP, REQ};
     assert!(verdict("loss cm REP", &of(REP)).loss && !verdict("loss cm REP", &of(REQ)).loss);
     assert!(!verdict("loss cm REP", &mad).loss);
@@ -329,7 +334,7 @@ fn messages_of_connection_managers_are_named() {
 fn an_event_comes_behind_the_message_that_its_rule_names() {
     let rules =
         faults("event CQ_ERR after 2; event QP_FATAL in qp 3 after 1; event PORT_ERR at 2s");
-    let mut flows = [Flow::new(1), Flow::new(3)];
+    let mut flows = [QpCounts::new(1), QpCounts::new(3)];
     let mut raised = |packet: &Packet, flow: usize| {
         let mut all = Vec::new();
         rules.count_for_events(packet, &mut flows[flow], |i| all.push(i));

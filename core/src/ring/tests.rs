@@ -226,7 +226,7 @@ fn a_resize_copies_into_new_memory_and_swaps() {
     let m = memory(8 * 16 + 64);
     let skip = m.as_ptr().align_offset(64);
     // SAFETY: leaked memory; the consumer is held and not used again, nobody produces.
-    unsafe { ring.install(Region::from_raw(m[skip..].as_mut_ptr(), 8 * 16), 8, 16) };
+    unsafe { ring.install(RawBytes::from_raw(m[skip..].as_mut_ptr(), 8 * 16), 8, 16) };
     drop(rx);
     let mut tx = ring.producer().unwrap();
     for h in kept {

@@ -146,7 +146,7 @@ pub struct Common {
     /// A peer may answer through the port what it received over a link, and the other way round.
     pub mixed_paths: bool,
     /// Until then an ACK timeout of a peer behind the port costs no retry
-    /// ([`crate::engine::Guard::begin_outage`]).
+    /// ([`crate::engine::EngineGuard::begin_outage`]).
     pub port_excused: u64,
     /// QPs with something to send.
     pub ready: Bitmap,
@@ -184,7 +184,7 @@ pub struct Common {
     /// may find out the port's owner.
     pub refused_port: Option<(PeerAddr, u16)>,
     /// Counts ACK timeouts, and requests that came again: a message or its answer was lost.
-    pub repeats: u32,
+    pub loss_signs: u32,
     /// Events that belong to no queue pair, and those of queue pairs that have ended. A queue pair
     /// counts its own.
     pub counters: Counters,
@@ -204,7 +204,7 @@ pub struct Common {
     /// Counts changes that [`Transport::mappable_region`] depends on: states and attributes of QPs,
     /// regions that end.
     pub changes: u32,
-    /// Queue pairs that have got a first PSN ([`crate::engine::Guard::connections_begun`]).
+    /// Queue pairs that have got a first PSN ([`crate::engine::EngineGuard::connections_begun`]).
     pub connections_begun: u32,
     /// A QP waits for room in a CQ whose free entries are all reserved, so that one must be taken
     /// back.

@@ -7,7 +7,7 @@ use crate::verbs::shared::{qp_path, Shared};
 use crate::verbs::types::AhAttr;
 use crate::wire::grh::{Fields, DSCP, FLOW_LABEL};
 use crate::wire::ip;
-use crate::wire::Flow;
+use crate::wire::IcrcFlow;
 
 /// Silence after which the newest packet is sent once more, on a path that may lose it
 /// ([`Peer::probe_at`]). It doubles until the peer answers.
@@ -97,7 +97,7 @@ pub struct ConnectedFlow {
     /// The destination.
     pub dst: PeerAddr,
     /// Addresses and UDP ports.
-    pub flow: Flow,
+    pub flow: IcrcFlow,
     /// IPv4 identification of the first packet of the next burst.
     pub ident: u16,
 }
@@ -286,7 +286,7 @@ pub struct Peer {
     /// Segments that one burst to it may have (1 where the link refuses segmentation offload).
     pub max_seg: u16,
     /// Header fields that the ICRC of packets to the peer covers.
-    pub flow: Flow,
+    pub flow: IcrcFlow,
     /// UDP ports that its packets may come from beside its own; 0: none.
     pub extra_ports: [u16; EXTRA_PORTS],
     /// Bytes sent and not acknowledged.
@@ -409,7 +409,7 @@ impl Transport {
             path,
             max_seg: u16::MAX,
             extra_ports: [0; EXTRA_PORTS],
-            flow: Flow::from_gids(&local.gid, &addr.gid, local.port, addr.port),
+            flow: IcrcFlow::from_gids(&local.gid, &addr.gid, local.port, addr.port),
             tx: Window::new(window),
             rx: Window::new(window),
             group,
@@ -450,7 +450,7 @@ impl Peer {
             addr: PeerAddr::default(),
             path: Path::Port,
             max_seg: u16::MAX,
-            flow: Flow::v4([0; 4], [0; 4], 0, 0),
+            flow: IcrcFlow::v4([0; 4], [0; 4], 0, 0),
             extra_ports: [0; EXTRA_PORTS],
             tx: Window::default(),
             rx: Window::default(),

@@ -29,7 +29,7 @@ use crate::mem::{Access, RegisteredMemory, Target};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
 use crate::verbs::post::Single;
-use crate::verbs::shared::{at_once, Shared};
+use crate::verbs::shared::{slotless, Shared};
 use crate::verbs::types::{access, send_flags, wc_opcode, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 
@@ -107,7 +107,7 @@ impl Transport {
             },
         };
         let Some(to) = memory.pin(qp.qpn, qp.attr.dest_qp_num, rkey, remote_addr, len) else {
-            q.at_once.store(at_once::NO, Ordering::Relaxed);
+            q.slotless.store(slotless::NO, Ordering::Relaxed);
             return false;
         };
         let placed = providers.transfer(&source, 0, to, len as usize);
@@ -120,8 +120,9 @@ impl Transport {
         // copy.
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: len, flags, ..SendWqe::default() };
-        let (code, status) = (wc_opcode::RDMA_WRITE, wc_status::SUCCESS);
-        let Some(ending) = prepare(s, key, cqs, qp.scq, &wqe, code, status) else { return false };
+        let (scq, status) = ((&*key, cqs, qp.scq), wc_status::SUCCESS);
+        let ending = prepare(s, scq, &wqe, wc_opcode::RDMA_WRITE, status);
+        let Some(ending) = ending else { return false };
         qp.counters.mapped_writes += 1;
         ending.finish_slotless(s, qp);
         true
@@ -233,8 +234,8 @@ impl Conn<'_> {
         }
         self.qp.conn.req.placed = 0;
         self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });
-        let place = if carried { at_once::NO } else { at_once::MAPPED };
-        self.q.at_once.store(place, Ordering::Relaxed);
+        let place = if carried { slotless::NO } else { slotless::MAPPED };
+        self.q.slotless.store(place, Ordering::Relaxed);
         if self.complete_single(index) {
             return Mapped::Whole;
         }

@@ -605,7 +605,7 @@ impl Conn<'_> {
         // IBTA 9.7.6.1.3: After an ACK timeout everything from the oldest unacknowledged PSN on is
         // sent again; after retry_cnt timeouts the next one fails the request.
         self.count(|c| &mut c.retry_timeouts);
-        self.common.repeats = self.common.repeats.wrapping_add(1);
+        self.common.loss_signs = self.common.loss_signs.wrapping_add(1);
         let qp = &mut *self.qp;
         if let Some((psn, code)) = qp.doubts() {
             // The peer's NAK was doubted, and silence has confirmed it.

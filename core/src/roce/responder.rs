@@ -233,7 +233,7 @@ impl Conn<'_> {
     #[inline(never)]
     fn handle_duplicate(&mut self, run: &Run) {
         self.count(|c| &mut c.duplicate_request);
-        self.common.repeats = self.common.repeats.wrapping_add(1);
+        self.common.loss_signs = self.common.loss_signs.wrapping_add(1);
         let resp = &mut self.qp.conn.resp;
         match run.kind.answer() {
             Some(_) => {

@@ -331,7 +331,7 @@ impl Run {
         let op = self.opcode(true, true);
         let Some(head) = dst.get_mut(..head_len(op)) else { return false };
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        let base = Head {
+        let base = RecordBase {
             payload,
             op,
             flags: flag(self.first, head_flags::FIRST)
@@ -389,8 +389,8 @@ impl Run {
     /// # Errors
     /// An unknown opcode, or a number of packets that no run has.
     pub fn parse_head(w: &[u64; HEAD_MAX / 8]) -> Result<(Run, usize, usize), Malformed> {
-        let head = Head::from_words(w);
-        let Head { op, n, extra, .. } = head;
+        let head = RecordBase::from_words(w);
+        let RecordBase { op, n, extra, .. } = head;
         if !op.is_known() {
             return Err(Malformed::UnknownOpcode(op));
         }
@@ -410,7 +410,7 @@ impl Run {
         *if op.has_aeth() { &mut run.msn } else { &mut run.imm } = extra;
         let mut at = HEAD_MIN / 8;
         if names_memory(op) {
-            (run.va, run.rkey, run.dma_len) = Head::memory(w);
+            (run.va, run.rkey, run.dma_len) = RecordBase::memory(w);
             at += 2;
         }
         if has_words(op) {
@@ -436,7 +436,7 @@ impl Run {
 
 /// The base of a head, which every record has.
 #[derive(Clone, Copy)]
-pub(super) struct Head {
+pub(super) struct RecordBase {
     /// Bytes of the payload.
     pub(super) payload: u32,
     pub(super) op: Opcode,
@@ -451,18 +451,18 @@ pub(super) struct Head {
     pub(super) extra: u32,
 }
 
-impl Head {
+impl RecordBase {
     /// Reads the base from the words of a head. Trusts nothing in them.
     #[inline(always)]
-    pub(super) fn from_words(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> Head {
-        Head::from_base([a, b, c])
+    pub(super) fn from_words(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> RecordBase {
+        RecordBase::from_base([a, b, c])
     }
 
     /// Reads the base from its own words.
     #[inline(always)]
-    pub(super) fn from_base([a, b, c]: [u64; HEAD_MIN / 8]) -> Head {
+    pub(super) fn from_base([a, b, c]: [u64; HEAD_MIN / 8]) -> RecordBase {
         let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
-        Head {
+        RecordBase {
             payload: a as u32,
             op: Opcode(op),
             flags,

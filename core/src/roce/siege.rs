@@ -20,7 +20,7 @@
 //! other UDP ports than the last two that advanced the connection: a sender keeps its port for a
 //! connection (IBTA A17.3.2.1), and another user of its host cannot send from it. A soft device as
 //! peer may have a further port, if the kernel says that it is the peer's
-//! ([`Guard::allow_port`](crate::engine::Guard::allow_port)).
+//! ([`EngineGuard::allow_port`](crate::engine::EngineGuard::allow_port)).
 //!
 //! What is left: a forged ACK or SEND at the right PSN is taken, from a stranger below the rate
 //! that besieges (640 guesses a second, seven hours for all PSNs), or on the peer's own port.

@@ -7,7 +7,7 @@ use crate::roce::peer_memory::{PeerMemory, COPY_BUDGET};
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::NONE;
 use crate::wire::icrc::crc32;
-use crate::wire::{packet_bytes, pad_len, Class, Flow, PacketKind, Psn, ICRC_LEN};
+use crate::wire::{packet_bytes, pad_len, Class, IcrcFlow, PacketKind, Psn, ICRC_LEN};
 
 /// Largest UDP payload of one send, all segments together (65,535 less the largest IP and UDP
 /// headers).
@@ -77,7 +77,7 @@ pub struct TxBuf<'b> {
     ident_step: u16,
     closed: bool,
     peer: u32,
-    flow: Flow,
+    flow: IcrcFlow,
     /// The flow of the port's connected socket, if it has one.
     connected: Option<&'b ConnectedFlow>,
     /// The burst's ICRCs are those of that flow.
@@ -88,7 +88,7 @@ impl<'b> TxBuf<'b> {
     /// An empty burst in `buf` that will travel by `path`: through the port as RoCEv2 packets of
     /// one size (the last may be shorter), each with its ICRC; over a link as records
     /// ([`crate::roce::run`]); within the engine as runs beside a buffer with their payload.
-    pub fn new(buf: &'b mut [u8], path: Path, flow: Flow) -> Self {
+    pub fn new(buf: &'b mut [u8], path: Path, flow: IcrcFlow) -> Self {
         TxBuf {
             buf,
             runs: &mut [],
@@ -121,7 +121,7 @@ impl<'b> TxBuf<'b> {
     }
 
     /// An empty list of runs for other QPs of this engine, whose payload goes to `buf`.
-    pub fn new_runs(buf: &'b mut [u8], runs: &'b mut [Handed], flow: Flow) -> Self {
+    pub fn new_runs(buf: &'b mut [u8], runs: &'b mut [Handed], flow: IcrcFlow) -> Self {
         TxBuf { runs, ..TxBuf::new(buf, Path::Loopback, flow) }
     }
 
@@ -129,7 +129,7 @@ impl<'b> TxBuf<'b> {
     pub fn new_link(
         buf: &'b mut [u8],
         link: u16,
-        flow: Flow,
+        flow: IcrcFlow,
         memory: &'b mut dyn PeerMemory,
     ) -> Self {
         TxBuf { memory: Some(memory), ..TxBuf::new(buf, Path::Link(link), flow) }
@@ -172,7 +172,7 @@ impl<'b> TxBuf<'b> {
     }
 
     /// Aims an empty burst at a peer; false if it already goes elsewhere.
-    pub fn aim(&mut self, peer: u32, flow: &Flow, max_seg: u16) -> bool {
+    pub fn aim(&mut self, peer: u32, flow: &IcrcFlow, max_seg: u16) -> bool {
         if self.peer == NONE {
             self.set_aim(peer, flow, max_seg);
         }
@@ -180,7 +180,7 @@ impl<'b> TxBuf<'b> {
     }
 
     #[inline]
-    fn set_aim(&mut self, peer: u32, flow: &Flow, max_seg: u16) {
+    fn set_aim(&mut self, peer: u32, flow: &IcrcFlow, max_seg: u16) {
         self.peer = peer;
         self.flow = *flow;
         self.max_seg = max_seg.max(1);

@@ -12,8 +12,8 @@ use crate::verbs::types::{wc_status, QpAttr};
 /// How often the witness is asked, and the shortest and the longest time between two questions.
 /// Unread packets may be read soon: on a busy machine a process may have no CPU for a while, and a
 /// reader of shared memory reports its position late.
-const LOOKS: u8 = 10;
-const LOOK_NS: (u64, u64) = (50_000_000, 500_000_000);
+const QUESTIONS: u8 = 10;
+const QUESTION_GAP_NS: (u64, u64) = (50_000_000, 500_000_000);
 
 /// A queue pair whose request is about to fail because its peer is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Transport {
             self.conn(s, qi).note(now, code, wc_status::RETRY_EXC_ERR, timeout, retries);
         }
         if code != Some(CauseCode::NotPolled) {
-            self.qps[qi].conn.req.witness_looks = LOOKS;
+            self.qps[qi].conn.req.witness_looks = QUESTIONS;
             self.conn(s, qi).on_ack_timeout(now);
         }
     }
@@ -91,7 +91,7 @@ impl Transport {
 /// for a process that has no CPU, so a peer whose process lives has ten times as long as a peer of
 /// which nothing is known. Without an ACK timeout the device's deadline is the limit.
 fn look_ns(timeout_ns: u64, attr: &QpAttr) -> u64 {
-    let (least, most) = LOOK_NS;
+    let (least, most) = QUESTION_GAP_NS;
     if attr.timeout == 0 {
         return least;
     }
@@ -115,7 +115,7 @@ impl Conn<'_> {
         if is_new {
             (req.witness_since, req.witness_looks) = (since, 0);
         }
-        if req.witness_looks >= LOOKS {
+        if req.witness_looks >= QUESTIONS {
             return false;
         }
         req.witness_looks += 1;

@@ -1,6 +1,6 @@
 //! The engine's private half of the verbs objects, reachable only inside its lock.
 
-use crate::arena::{RawSlice, Region};
+use crate::arena::{RawBytes, RawSlice};
 use crate::bucket::TokenBucket;
 use crate::counters::Counters;
 use crate::verbs::association::Association;
@@ -78,9 +78,9 @@ pub struct Qp {
     /// Its connection: RC and UC have one from RTR on, UD uses the requester's half of it.
     pub conn: Connection,
     /// Ring memory of its send queue, for the heap.
-    pub sq_mem: Option<Region>,
+    pub sq_mem: Option<RawBytes>,
     /// Ring memory of its receive queue.
-    pub rq_mem: Option<Region>,
+    pub rq_mem: Option<RawBytes>,
     /// Asynchronous events that the program has not taken: bits by number of the event.
     pub events: u32,
     /// Events.
@@ -229,7 +229,7 @@ pub struct Cq {
     /// Created and not destroyed.
     pub live: bool,
     /// Ring memory, for the heap.
-    pub mem: Option<Region>,
+    pub mem: Option<RawBytes>,
     /// Entries reserved for receives that have begun.
     pub reserved: u32,
     /// The poll to which its next completion goes past the ring
@@ -317,7 +317,7 @@ pub struct Srq {
     /// Created and not destroyed.
     pub live: bool,
     /// Ring memory, for the heap.
-    pub mem: Option<Region>,
+    pub mem: Option<RawBytes>,
     /// Its PD.
     pub pd: u32,
     /// Its number, out of the QPNs of the engine.

@@ -145,7 +145,7 @@ pub unsafe fn send_list(
     let mut outcome = Ok(());
     while !wr.is_null() {
         // SAFETY: the caller promises that `wr` is readable.
-        let head = unsafe { Head::read(wr) };
+        let head = unsafe { RequestFields::read(wr) };
         let done = if free == posted.count {
             Err(Error::Again)
         } else {
@@ -239,13 +239,13 @@ pub unsafe fn single(qp: &QpShared, wr: *const SendWr) -> Option<Single> {
     let signaled = (w.flags | signaled) & send_flags::SIGNALED != 0;
     let solicited = w.flags & send_flags::SOLICITED != 0;
     let (remote_addr, rkey) = (r.remote_addr, r.rkey);
-    let Head { wr_id, opcode, imm, .. } = w;
+    let RequestFields { wr_id, opcode, imm, .. } = w;
     Some(Single { wr_id, opcode, imm, sge, inline, signaled, solicited, remote_addr, rkey })
 }
 
 /// A SEND or WRITE of one piece, with valid arguments, on a QP that may send it.
 struct Plain {
-    w: Head,
+    w: RequestFields,
     sge: Sge,
     inline: bool,
     /// [`send_flags::SIGNALED`] if the QP's requests all are, or 0.
@@ -267,7 +267,7 @@ impl Plain {
             return None;
         }
         // SAFETY: the caller promises that `wr` is readable.
-        let w = unsafe { Head::read_plain(wr)? };
+        let w = unsafe { RequestFields::read_plain(wr)? };
         // SAFETY: one readable element, as the caller promises.
         let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
         let inline = w.flags & send_flags::INLINE != 0;
@@ -281,7 +281,7 @@ impl Plain {
 
 /// Fields that every send request has. The others are read where their opcodes are handled. Each
 /// field is read once, so that the value that was checked is used, whatever another thread writes.
-struct Head {
+struct RequestFields {
     wr_id: u64,
     next: *const SendWr,
     sg_list: *const Sge,
@@ -291,13 +291,13 @@ struct Head {
     imm: u32,
 }
 
-impl Head {
+impl RequestFields {
     /// Those of a SEND or WRITE of one piece; `None`: it is another request.
     ///
     /// # Safety
-    /// As for [`Head::read`].
+    /// As for [`RequestFields::read`].
     #[inline(always)]
-    unsafe fn read_plain(wr: *const SendWr) -> Option<Head> {
+    unsafe fn read_plain(wr: *const SendWr) -> Option<RequestFields> {
         macro_rules! field {
             ($f:ident) => {
                 // SAFETY: the caller's promise.
@@ -324,20 +324,20 @@ impl Head {
             return None;
         }
         let (wr_id, flags, imm) = (field!(wr_id), field!(send_flags), field!(imm_data));
-        Some(Head { wr_id, next, sg_list, num_sge, opcode, flags, imm })
+        Some(RequestFields { wr_id, next, sg_list, num_sge, opcode, flags, imm })
     }
 
     /// # Safety
     /// `wr` points to a readable, initialised struct, maybe misaligned.
     #[inline(always)]
-    unsafe fn read(wr: *const SendWr) -> Head {
+    unsafe fn read(wr: *const SendWr) -> RequestFields {
         macro_rules! field {
             ($f:ident) => {
                 // SAFETY: the caller's promise.
                 unsafe { (&raw const (*wr).$f).read_unaligned() }
             };
         }
-        Head {
+        RequestFields {
             wr_id: field!(wr_id),
             next: field!(next),
             sg_list: field!(sg_list),
@@ -359,7 +359,7 @@ unsafe fn write_send(
     side: &mut Producer<'_, SendWqe>,
     k: u32,
     wr: *const SendWr,
-    w: &Head,
+    w: &RequestFields,
 ) -> Result<()> {
     let kind = qp.kind();
     let allowed = match kind {

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use crate::arena::{Region, Table, Walk};
+use crate::arena::{RawBytes, Table, Walk};
 use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -62,9 +62,10 @@ pub struct QpShared {
     /// writes it when the path to the peer is chosen or ends. It is a guess, and that function
     /// checks it.
     pub path: AtomicU32,
-    /// Where its last request went at once ([`at_once`]): the next single one is offered the same
-    /// way before it gets a slot. Written by the engine.
-    pub at_once: AtomicU32,
+    /// The way by which its last request passed, or could have passed, without a slot of the send
+    /// queue ([`slotless`]). The next single request is offered this way before it gets a slot.
+    /// Written by the engine.
+    pub slotless: AtomicU32,
     /// The place of that WRITE in this process, less the address that it named. It predicts the
     /// place of the next WRITE, for [`crate::mem::host::expect_write`] alone.
     pub peer_offset: AtomicU64,
@@ -102,14 +103,15 @@ pub mod qp_path {
     pub const LINK: u32 = 4;
 }
 
-/// Numbers of places in [`QpShared::at_once`].
-pub mod at_once {
-    /// Nowhere: it was sent, or it needed its slot.
+/// Numbers of ways in [`QpShared::slotless`].
+pub mod slotless {
+    /// None: the last request needed its slot.
     pub const NO: u32 = 0;
     /// A WRITE, into memory of the peer's process, which is mapped
-    /// ([`crate::engine::Guard::write_peer_single`]).
+    /// ([`crate::engine::EngineGuard::write_peer_single`]).
     pub const MAPPED: u32 = 1;
-    /// A SEND or WRITE, to a queue pair of this engine ([`crate::engine::Guard::pass_single`]).
+    /// A SEND or WRITE, to a queue pair of this engine
+    /// ([`crate::engine::EngineGuard::pass_single`]).
     pub const WITHIN: u32 = 2;
 }
 
@@ -205,8 +207,8 @@ pub struct BesideRing {
 
 /// Where else an object is. A CQ or a completion channel may be in several engines of a device: in
 /// its own, and as a **branch** in each other one. A branch of a CQ is a ring
-/// ([`crate::engine::Guard::cq_branch`]). The object and its branches are a list, linked by handles
-/// that the device gives.
+/// ([`crate::engine::EngineGuard::cq_branch`]). The object and its branches are a list, linked by
+/// handles that the device gives.
 #[derive(Default)]
 pub struct Branches {
     /// The next one of the list, or 0.
@@ -431,7 +433,7 @@ impl Shared {
     pub(crate) fn install<T: Slot>(
         &self,
         ring: impl for<'s> FnOnce(&'s Shared) -> &'s SlotRing<T>,
-        made: Option<(Region, u32, u32)>,
+        made: Option<(RawBytes, u32, u32)>,
         _key: &EngineKey,
     ) {
         let ring = ring(self);
@@ -454,7 +456,7 @@ impl Shared {
     pub fn swap_cq(
         &self,
         cq: usize,
-        mem: Region,
+        mem: RawBytes,
         capacity: u32,
         stride: u32,
         _key: &EngineKey,
@@ -492,7 +494,7 @@ impl Shared {
     pub fn swap_srq(
         &self,
         srq: usize,
-        mem: Region,
+        mem: RawBytes,
         [max_wr, capacity]: [u32; 2],
         key: &EngineKey,
     ) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The invariant CRC that ends every packet, and the CRC-32 beneath it.
 //!
 //! The ICRC is a zlib CRC-32 over eight bytes of ones, the IP and UDP headers and the packet, with
-//! every field that a router may change set to ones. A [`Flow`] keeps what is the same in all
+//! every field that a router may change set to ones. An [`IcrcFlow`] keeps what is the same in all
 //! packets of one direction.
 
 #[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
@@ -72,7 +72,7 @@ pub struct Accepted {
 /// length and, on IPv4, the identification. Their share of the CRC is added to that of the constant
 /// bytes, because the CRC is linear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct IcrcFlow {
     /// The state before the UDP length, with zero in the fields that vary.
     state: u32,
     v6: bool,
@@ -80,28 +80,28 @@ pub struct Flow {
 
 /// A packet's bytes up to the end of its BTH, as the implementations take them.
 #[derive(Clone, Copy)]
-struct Head {
+struct MaskedHeaders {
     /// Eight bytes of the IP header, zero but for the fields that vary; as a little-endian number.
     varying: u64,
     /// Whether they come from an IPv6 header, and so lie farther from `last`.
     v6: bool,
-    /// UDP's length and checksum, and the BTH, masked, with [`Flow::state`] added; as two
+    /// UDP's length and checksum, and the BTH, masked, with [`IcrcFlow::state`] added; as two
     /// little-endian numbers.
     last: [u64; 2],
 }
 
-/// From IPv4's first byte to `Head::last`, less the eight bytes that vary.
+/// From IPv4's first byte to `MaskedHeaders::last`, less the eight bytes that vary.
 const V4_BETWEEN: usize = ip::V4::LEN + 4 - 8;
-/// From IPv6's fifth byte to `Head::last`, less the eight bytes that vary.
+/// From IPv6's fifth byte to `MaskedHeaders::last`, less the eight bytes that vary.
 const V6_BETWEEN: usize = ip::V6::LEN - 4 + 4 - 8;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const V4_FOLD: u64 = clmul::fold_high(8 * (V4_BETWEEN as u32 + 16));
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const V6_FOLD: u64 = clmul::fold_high(8 * (V6_BETWEEN as u32 + 16));
 
-impl Flow {
+impl IcrcFlow {
     /// A flow over IPv4.
-    pub fn v4(src: [u8; 4], dst: [u8; 4], sport: u16, dport: u16) -> Flow {
+    pub fn v4(src: [u8; 4], dst: [u8; 4], sport: u16, dport: u16) -> IcrcFlow {
         // IBTA CA17-22: The ICRC covers eight bytes of ones, the IP and UDP headers and the packet;
         // fields that routers may change count as ones.
         const MASKED: [u8; 12] = [0x45, 0xFF, 0, 0, 0, 0, 0x40, 0, 0xFF, ip::PROTO_UDP, 0xFF, 0xFF];
@@ -111,25 +111,25 @@ impl Flow {
         head[16..20].copy_from_slice(&dst);
         head[20..22].copy_from_slice(&sport.to_be_bytes());
         head[22..24].copy_from_slice(&dport.to_be_bytes());
-        Flow { state: crc32(AFTER_LRH, &head), v6: false }
+        IcrcFlow { state: crc32(AFTER_LRH, &head), v6: false }
     }
 
     /// A flow over IPv6.
-    pub fn v6(src: [u8; 16], dst: [u8; 16], sport: u16, dport: u16) -> Flow {
+    pub fn v6(src: [u8; 16], dst: [u8; 16], sport: u16, dport: u16) -> IcrcFlow {
         let mut head = [0; ip::V6::LEN + 4];
         head[..8].copy_from_slice(&[0x6F, 0xFF, 0xFF, 0xFF, 0, 0, ip::PROTO_UDP, 0xFF]);
         head[8..24].copy_from_slice(&src);
         head[24..40].copy_from_slice(&dst);
         head[40..42].copy_from_slice(&sport.to_be_bytes());
         head[42..44].copy_from_slice(&dport.to_be_bytes());
-        Flow { state: crc32(AFTER_LRH, &head), v6: true }
+        IcrcFlow { state: crc32(AFTER_LRH, &head), v6: true }
     }
 
     /// A flow between two GIDs: IPv4 where both are v4-mapped, else IPv6.
-    pub fn from_gids(src: &[u8; 16], dst: &[u8; 16], sport: u16, dport: u16) -> Flow {
+    pub fn from_gids(src: &[u8; 16], dst: &[u8; 16], sport: u16, dport: u16) -> IcrcFlow {
         match ip::v4_of_gid(src).zip(ip::v4_of_gid(dst)) {
-            Some((src, dst)) => Flow::v4(src, dst, sport, dport),
-            None => Flow::v6(*src, *dst, sport, dport),
+            Some((src, dst)) => IcrcFlow::v4(src, dst, sport, dport),
+            None => IcrcFlow::v6(*src, *dst, sport, dport),
         }
     }
 
@@ -140,7 +140,7 @@ impl Flow {
     }
 
     #[inline]
-    fn head(&self, ident: u16, bth: &[u8; Bth::LEN], packet_len: usize) -> Head {
+    fn head(&self, ident: u16, bth: &[u8; Bth::LEN], packet_len: usize) -> MaskedHeaders {
         // Lengths wrap for packets that no datagram can carry; there is nothing to protect.
         // IBTA CA17-21: The UDP length counts from the UDP header to the end of the ICRC.
         let udp_len = (packet_len + ICRC_LEN + ip::Udp::LEN) as u16;
@@ -155,7 +155,7 @@ impl Flow {
             let total_len = udp_len.wrapping_add(ip::V4::LEN as u16);
             (total_len.swap_bytes() as u64) << 16 | (ident.swap_bytes() as u64) << 32
         };
-        Head { varying, v6: self.v6, last }
+        MaskedHeaders { varying, v6: self.v6, last }
     }
 
     /// The ICRC of a packet (BTH to pad, without ICRC), to be stored least significant byte first.
@@ -168,7 +168,7 @@ impl Flow {
         !Runnable::best().icrc(self.head(ident, bth, packet.len()), rest)
     }
 
-    /// [`Flow::icrc`] by the implementation named, or the best that the machine has if it lacks
+    /// [`IcrcFlow::icrc`] by the implementation named, or the best that the machine has if it lacks
     /// that one.
     pub fn icrc_with(&self, which: Impl, ident: u16, packet: &[u8]) -> u32 {
         let Some((bth, rest)) = packet.split_first_chunk() else { return 0 };
@@ -177,7 +177,7 @@ impl Flow {
 
     /// The CRC state behind the headers of a packet (BTH and what follows it) that has `packet_len`
     /// bytes up to its pad. When [`crc32`] has gone on over payload and pad, the inverted state is
-    /// what [`Flow::icrc`] gives. 0 for headers shorter than a BTH.
+    /// what [`IcrcFlow::icrc`] gives. 0 for headers shorter than a BTH.
     #[inline]
     pub fn icrc_of_headers(&self, ident: u16, headers: &[u8], packet_len: usize) -> u32 {
         let Some((bth, rest)) = headers.split_first_chunk() else { return 0 };
@@ -201,11 +201,12 @@ impl Flow {
     /// identification. It is computed from the ICRC at the packet's end: if that is wrong, the new
     /// one is as wrong, so the receiver finds whatever happened to the packet on its way. The
     /// payload is not read: about 100 ns. 0 for packets shorter than a BTH and an ICRC.
-    pub fn icrc_after(&self, ident: u16, was: (&Flow, u16), packet: &[u8]) -> u32 {
+    pub fn icrc_after(&self, ident: u16, was: (&IcrcFlow, u16), packet: &[u8]) -> u32 {
         let Some((body, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return 0 };
         let Some((bth, rest)) = body.split_first_chunk() else { return 0 };
         // The CRC is linear, so only the headers make a difference: all behind them is the same.
-        let behind = |flow: &Flow, id| Runnable::best().icrc(flow.head(id, bth, body.len()), &[]);
+        let behind =
+            |flow: &IcrcFlow, id| Runnable::best().icrc(flow.head(id, bth, body.len()), &[]);
         let change = behind(self, ident) ^ behind(was.0, was.1);
         u32::from_le_bytes(*icrc) ^ shift(change, rest.len() as u16)
     }

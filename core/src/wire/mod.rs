@@ -14,7 +14,7 @@ pub mod timing;
 pub use headers::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome, XrcEth,
 };
-pub use icrc::{Accepted, BadIcrc, Flow, Hop};
+pub use icrc::{Accepted, BadIcrc, Hop, IcrcFlow};
 pub use opcode::{Class, Opcode, PacketKind};
 pub use psn::{Psn, Qpn};
 pub use size::{packet_bytes, pad_len};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::dcqcn::RATE_MIN;
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Bth, Flow, Opcode};
+use gdrcore_core::wire::{Bth, IcrcFlow, Opcode};
 
 use crate::util::*;
 
@@ -32,7 +32,7 @@ fn cnp(net: &Net, from: usize, to: &End) -> Vec<u8> {
     p.extend_from_slice(&to.qpn.to_be_bytes()[1..]);
     p.resize(12 + 16 + 4, 0);
     let (x, y) = (net.hosts[from].addr, net.hosts[to.host].addr);
-    Flow::from_gids(&x.gid, &y.gid, x.port, y.port).append_icrc(0, &mut p);
+    IcrcFlow::from_gids(&x.gid, &y.gid, x.port, y.port).append_icrc(0, &mut p);
     p
 }
 
@@ -213,7 +213,7 @@ fn strangers_are_not_heard() {
         let (x, y) = (net.hosts[2].addr, net.hosts[0].addr);
         let mut p = cnp(&net, 2, &a);
         p[0] = 0x0a;
-        Flow::from_gids(&x.gid, &y.gid, x.port, y.port).append_icrc(0, &mut p);
+        IcrcFlow::from_gids(&x.gid, &y.gid, x.port, y.port).append_icrc(0, &mut p);
         net.inject(2, 0, &p);
         net.settle();
         let c = net.lock(&a).counters();

@@ -3,14 +3,14 @@
 use gdrcore_core::engine::Burst;
 use gdrcore_core::roce::peer::ConnectedFlow;
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Flow, Opcode};
+use gdrcore_core::wire::{IcrcFlow, Opcode};
 
 use crate::util::*;
 
 /// The flow of a connected socket from one host to another.
 fn own(net: &Net, from: usize, to: usize) -> ConnectedFlow {
     let (src, dst) = (net.hosts[from].addr, net.hosts[to].addr);
-    let flow = Flow::from_gids(&src.gid, &dst.gid, 40_000, dst.port);
+    let flow = IcrcFlow::from_gids(&src.gid, &dst.gid, 40_000, dst.port);
     ConnectedFlow { dst, flow, ident: 0xfffd }
 }
 
@@ -27,7 +27,7 @@ fn bursts(net: &Net, from: usize, own: &mut ConnectedFlow) -> Vec<(Burst, Vec<u8
 }
 
 /// Checks that each packet is signed as its burst says.
-fn check(b: &Burst, bytes: &[u8], own: &ConnectedFlow, of_port: &Flow) {
+fn check(b: &Burst, bytes: &[u8], own: &ConnectedFlow, of_port: &IcrcFlow) {
     for (k, packet) in (0u16..).zip(bytes.chunks(b.seg)) {
         let (flow, ident) =
             if b.for_connected { (&own.flow, own.ident.wrapping_add(k)) } else { (of_port, k) };

@@ -3,10 +3,10 @@
 
 use gdrcore_core::cm::mad::{attribute, MAD_LEN};
 use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
-use gdrcore_core::engine::{cm_qps, Guard};
+use gdrcore_core::engine::{cm_qps, EngineGuard};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 use gdrcore_testkit::engine_qps::EngineQps;
 
 use crate::util::*;
@@ -28,7 +28,7 @@ fn offer() -> ConnParam<'static> {
 
 fn event(net: &Net, host: usize) -> Option<CmEvent> {
     let links = net.links;
-    let path = |g: &mut Guard<'_>| g.set_link(links.then_some(1 - host as u16));
+    let path = |g: &mut EngineGuard<'_>| g.set_link(links.then_some(1 - host as u16));
     cm_qps::take_event(&mut EngineQps { guard: &mut net.hosts[host].lock(), path }, net.now)
 }
 
@@ -59,13 +59,13 @@ fn unconfirmed_by(links: bool) -> (Net, End, End, Handle) {
     {
         let mut g = net.lock(&a);
         let id = g.cm().create(port_space::TCP, 0).unwrap();
-        let own = &mut EngineQps { guard: &mut g, path: |_: &mut Guard<'_>| {} };
+        let own = &mut EngineQps { guard: &mut g, path: |_: &mut EngineGuard<'_>| {} };
         cm_qps::connect(own, net.now, id, &to, PORT, a.qp, &offer()).unwrap();
     }
     net.settle();
     let asked = event(&net, 1).unwrap();
     assert_eq!(asked.event, cm_event::CONNECT_REQUEST);
-    let path = |g: &mut Guard<'_>| g.set_link(links.then_some(0));
+    let path = |g: &mut EngineGuard<'_>| g.set_link(links.then_some(0));
     {
         let own = &mut EngineQps { guard: &mut net.lock(&b), path };
         cm_qps::accept(own, net.now, asked.id, b.qp, &offer()).unwrap();
@@ -125,7 +125,7 @@ fn both_sides_know_that_the_other_is_of_their_kind() {
             packet.extend_from_slice(&u32::to_be_bytes(psn));
             packet.extend_from_slice(&[0; 4]);
             let dst = net.hosts[to.host].addr;
-            Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, &mut packet);
+            IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, &mut packet);
             let before = refused(&net);
             net.lock(to).handle_packets(net.now, &src, packet.len(), &packet, false);
             assert_eq!(refused(&net), before + 1);

@@ -3,7 +3,7 @@
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 
 use crate::util::*;
 
@@ -423,7 +423,7 @@ fn a_peer_of_our_kind_sends_from_its_own_port() {
         let send = |net: &Net, port: u16, psn: u32| {
             let mut p = request(net, 0, &b, psn);
             let (src, dst) = (from(port), net.hosts[1].addr);
-            Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, &mut p);
+            IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, &mut p);
             net.hosts[1].lock().handle_packets(net.now, &src, p.len(), &p, false);
         };
         let taken = |net: &Net| net.lock(&b).counters().rdma_recvs;
@@ -503,7 +503,7 @@ fn from_port(net: &mut Net, from: usize, port: u16, mut p: Vec<u8>, to: &End) {
     let n = p.len() - 4;
     p.truncate(n);
     p.extend_from_slice(&[0; 4]);
-    Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, &mut p);
+    IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, &mut p);
     let now = net.now;
     net.hosts[to.host].lock().handle_packets(now, &src, p.len(), &p, false);
 }

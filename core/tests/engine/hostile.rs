@@ -384,7 +384,7 @@ fn an_ack_of_the_own_engine_ends_no_request_to_another_peer() {
     net.post(&a, Wr::new(wr_opcode::SEND).id(3).local(&a, 0, 8));
     net.send_from(a.host);
     net.post(&d, Wr::new(wr_opcode::SEND).id(4).local(&d, 0, 8));
-    assert!(net.lock(&d).run_loopback(net.now, 100) > 0);
+    assert!(net.lock(&d).run_loopback(net.now) > 0);
     assert_eq!(net.poll(c.host, c.rcq).len(), 1, "c has received, and acknowledged to a");
     assert!(net.poll(a.host, a.scq).is_empty());
     net.settle();

@@ -287,7 +287,7 @@ fn the_ack_timer_stays_where_nothing_is_probed_for() {
 fn an_address_handle_that_ends_gives_back_all_its_peer_records() {
     let (net, a, _) = Net::pair(Opts::default());
     let mut g = net.lock(&a);
-    let used = |g: &gdrcore_core::engine::Guard| {
+    let used = |g: &gdrcore_core::engine::EngineGuard| {
         (0..g.transport.peers.len()).filter(|&i| g.transport.peers[i].refs > 0).count()
     };
     let before = used(&g);

@@ -1,7 +1,7 @@
 //! Every opcode, every size, every MTU, without faults.
 
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 
 use crate::util::*;
 
@@ -507,9 +507,9 @@ fn bursts_of_messages_of_all_sizes_are_cut_where_they_must_be() {
 #[test]
 fn packets_with_any_identification_arrive_and_damaged_ones_do_not() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    let flows: Vec<Flow> = (0..2)
+    let flows: Vec<IcrcFlow> = (0..2)
         .map(|i| (net.hosts[i].addr, net.hosts[1 - i].addr))
-        .map(|(src, dst)| Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port))
+        .map(|(src, dst)| IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port))
         .collect();
     let (mut idents, mut count) = ([0xfff0u16, 7], 0);
     net.tap = Some(Box::new(move |from, p| {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Flow, Opcode};
+use gdrcore_core::wire::{IcrcFlow, Opcode};
 use gdrcore_testkit::patience::deadline;
 
 use crate::util::*;
@@ -180,7 +180,7 @@ fn naks_and_acks_out_of_the_window_change_nothing() {
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
     let flow = {
         let (src, dst) = (net.hosts[1].addr, net.hosts[0].addr);
-        gdrcore_core::wire::Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port)
+        gdrcore_core::wire::IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port)
     };
     for syndrome in [0x1f_u8, 0x20, 0x60, 0x61, 0x62, 0x63] {
         for psn in [PSN - 1, PSN, PSN + 4, PSN + 5, PSN + 6, PSN + 1000, 0x7f_0000] {
@@ -325,7 +325,7 @@ fn an_ack_that_passes_a_lost_read_answer_asks_for_it_again() {
 fn a_read_answer_of_another_length_is_a_bad_response() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let (us, peer) = (net.hosts[0].addr, net.hosts[1].addr);
-    let flow = Flow::from_gids(&peer.gid, &us.gid, peer.port, us.port);
+    let flow = IcrcFlow::from_gids(&peer.gid, &us.gid, peer.port, us.port);
     net.tap = Some(Box::new(move |from, p| {
         if from == 1 && Opcode(p[0]) == Opcode::RC_READ_RESPONSE_ONLY {
             // A word less than was asked for: a peer that lies, so its ICRC is right.

@@ -155,7 +155,7 @@ fn offer(net: &mut Net, a: &End, write: &Single) -> bool {
 
 /// Whether a single WRITE of `a` would be offered so.
 fn is_offered(net: &Net, a: &End) -> bool {
-    net.lock(a).shared().qps[index(a.qp)].at_once.load(Relaxed) != 0
+    net.lock(a).shared().qps[index(a.qp)].slotless.load(Relaxed) != 0
 }
 
 fn write(a: &End, b: &End, len: usize) -> Wr {

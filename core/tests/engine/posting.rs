@@ -29,8 +29,8 @@ fn post_send(net: &Net, e: &End, wr: &mut SendWr, alone: bool) -> Result<(), Err
     wr.next = if alone { core::ptr::null() } else { &raw const refused };
     let mut bad = core::ptr::null();
     // SAFETY: the requests and their lists live through the call.
-    let (_, posted, outcome) =
-        unsafe { net.hosts[e.host].engine.post_send_quietly(e.qp, wr, &mut bad).unwrap() };
+    let (posted, outcome) =
+        unsafe { net.hosts[e.host].engine.post_unmarked(e.qp, wr, &mut bad).unwrap() };
     assert_eq!(posted.count == 0, bad == &raw const *wr, "who is to blame");
     if posted.count == 0 {
         outcome
@@ -119,8 +119,8 @@ fn what_was_posted_before_a_refused_request_leaves_although_it_said_that_more_fo
         good.raw.num_sge = 1;
         let mut blamed = core::ptr::null();
         // SAFETY: the requests and their lists live through the call.
-        let (_, posted, outcome) = unsafe {
-            net.hosts[a.host].engine.post_send_quietly(a.qp, &good.raw, &mut blamed).unwrap()
+        let (posted, outcome) = unsafe {
+            net.hosts[a.host].engine.post_unmarked(a.qp, &good.raw, &mut blamed).unwrap()
         };
         assert_eq!((posted.count, outcome.is_ok(), blamed), (1, held_back, next));
         assert_eq!(posted.more, held_back, "nothing follows a refused request");

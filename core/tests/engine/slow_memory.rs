@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 use gdrcore_core::verbs::post;
-use gdrcore_core::verbs::shared::at_once;
+use gdrcore_core::verbs::shared::slotless;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
 
@@ -138,16 +138,16 @@ fn requests_without_a_slot_are_of_host_memory_and_of_one_packet() {
         let mut wr = Wr::new(wr_opcode::RDMA_WRITE).sge(sge).remote(&b, 0);
         (wr.raw.sg_list, wr.raw.num_sge) = (wr.sges.as_ptr(), 1);
         let q = &net.hosts[0].engine.shared().qps[index(a.qp)];
-        q.at_once.store(at_once::WITHIN, Relaxed);
+        q.slotless.store(slotless::WITHIN, Relaxed);
         // SAFETY: the request and its list live through the call.
         let single = unsafe { post::single(q, &wr.raw) }.unwrap();
-        (net.lock(&a).pass_single(index(a.qp), &single), q.at_once.load(Relaxed))
+        (net.lock(&a).pass_single(index(a.qp), &single), q.slotless.load(Relaxed))
     };
     let host = Sge { addr: a.mr.iova, length: 8, lkey: a.mr.lkey };
-    assert_eq!(offer(host), (true, at_once::WITHIN));
+    assert_eq!(offer(host), (true, slotless::WITHIN));
     // Where it was declined, the next one is not offered.
-    assert_eq!(offer(slow), (false, at_once::NO));
-    assert_eq!(offer(Sge { length: 5000, ..host }), (false, at_once::NO));
+    assert_eq!(offer(slow), (false, slotless::NO));
+    assert_eq!(offer(Sge { length: 5000, ..host }), (false, slotless::NO));
 }
 
 #[test]

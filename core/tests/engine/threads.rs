@@ -12,7 +12,7 @@ use crate::util::*;
 const TIMES: u64 = 60_000;
 
 /// What runs the engine of both ends.
-type Drive = fn(&mut gdrcore_core::engine::Guard<'_>, usize);
+type Drive = fn(&mut gdrcore_core::engine::EngineGuard<'_>, usize);
 
 /// Posts into a send queue of one, and again as soon as the completion is there.
 fn queue_of_one(drive: Drive) {
@@ -69,7 +69,7 @@ fn queue_of_one(drive: Drive) {
 #[test]
 fn whoever_has_the_completion_may_post_the_next() {
     queue_of_one(|g, _| {
-        g.run_loopback(1_000_000, 64);
+        g.run_loopback(1_000_000);
     });
 }
 

@@ -246,7 +246,7 @@ fn a_write_that_is_not_as_long_as_it_said_is_refused() {
     ] {
         let (mut net, a, b) = Net::pair(Opts::default());
         let (src, dst) = (net.hosts[0].addr, net.hosts[1].addr);
-        let flow = gdrcore_core::wire::Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
+        let flow = gdrcore_core::wire::IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
         net.tap = Some(Box::new(move |from, p| {
             if from == 0 && [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_ONLY].contains(&Opcode(p[0]))
             {
@@ -680,10 +680,10 @@ fn rings(net: &Net, e: &End) -> bool {
     w.raw.num_sge = w.sges.len() as i32;
     let mut bad = std::ptr::null();
     // SAFETY: the request and its list live through the call.
-    let (qi, posted, outcome) =
-        unsafe { net.hosts[e.host].engine.post_send_quietly(e.qp, &w.raw, &mut bad).unwrap() };
+    let (posted, outcome) =
+        unsafe { net.hosts[e.host].engine.post_unmarked(e.qp, &w.raw, &mut bad).unwrap() };
     assert!(outcome.is_ok() && posted.count == 1);
-    net.lock(e).wake(qi)
+    net.lock(e).wake(index(e.qp))
 }
 
 /// Posts ([`rings`]); what is to be heard at once goes to `to`. Returns the number of packets.

@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::receipt::Receipts;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::peer_memory::PeerMemory;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::grh::{Fields, HOP_LIMIT};
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 use gdrcore_core::{Error, Result};
 pub use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::{address, OwnedEngine};
@@ -57,7 +57,7 @@ impl Host {
         self.lock().set_host_memory(unsafe { &*place });
         self.weak = Some(memory);
     }
-    pub fn lock(&self) -> Guard<'_> {
+    pub fn lock(&self) -> EngineGuard<'_> {
         self.engine.lock()
     }
 }
@@ -327,7 +327,7 @@ impl Net {
         notes
     }
 
-    pub fn lock(&self, e: &End) -> Guard<'_> {
+    pub fn lock(&self, e: &End) -> EngineGuard<'_> {
         self.hosts[e.host].lock()
     }
 
@@ -556,7 +556,7 @@ impl Net {
     pub fn exchange(&mut self) -> bool {
         let mut moved = false;
         for i in 0..self.hosts.len() {
-            moved |= self.hosts[i].lock().run_loopback(self.now, 1000) > 0;
+            moved |= self.hosts[i].lock().run_loopback(self.now) > 0;
             moved |= self.exchange_links(i);
             let mut bursts = 0;
             loop {
@@ -759,9 +759,9 @@ pub fn index(handle: Handle) -> usize {
 }
 
 /// The flow from one host to another.
-pub fn flow(net: &Net, from: usize, to: usize) -> Flow {
+pub fn flow(net: &Net, from: usize, to: usize) -> IcrcFlow {
     let (src, dst) = (net.hosts[from].addr, net.hosts[to].addr);
-    Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port)
+    IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port)
 }
 
 /// A packet as the peer's host would sign it.

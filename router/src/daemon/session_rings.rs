@@ -8,7 +8,7 @@ use crate::relay::{
 };
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::readdress;
-use gdrcore_core::wire::{Flow, Hop, ICRC_LEN};
+use gdrcore_core::wire::{Hop, IcrcFlow, ICRC_LEN};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::shm::relay::{Packet, Put, Relay, LONG, PACKET_MAX};
 use gdrcore_net::shm::ring::BrokenRing;
@@ -394,8 +394,8 @@ fn send_to_host(
 }
 
 /// The flow between the hosts of a received packet.
-fn flow_of_hosts(own: &Endpoint, came: &ReceivedPacket<'_>) -> Flow {
-    Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port)
+fn flow_of_hosts(own: &Endpoint, came: &ReceivedPacket<'_>) -> IcrcFlow {
+    IcrcFlow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port)
 }
 
 /// Whether a packet is a message of the connection manager.

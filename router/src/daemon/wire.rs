@@ -15,7 +15,7 @@ use super::sys::Epoll;
 use crate::relay::far::source_port;
 use crate::relay::{Refused, SLOTS};
 use gdrcore_core::wire::grh::Fields;
-use gdrcore_core::wire::{Class, Flow, Hop, Opcode};
+use gdrcore_core::wire::{Class, Hop, IcrcFlow, Opcode};
 use gdrcore_net::addr::{endpoint, Endpoint, ROCE_PORT};
 use gdrcore_net::addr_group::steer::{Insn, Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::map::Map;
@@ -269,7 +269,7 @@ impl Wire {
         slot: u16,
         to: &Endpoint,
         packet: &Packet<'_>,
-        was: Option<Flow>,
+        was: Option<IcrcFlow>,
     ) {
         let at = self.at;
         let Some(s) = self.get_mut(slot) else { return };
@@ -398,6 +398,6 @@ fn take_errors(counters: &Counters, tx: &mut OwnedUdpPort, mut unreachable: impl
 
 /// The ICRC between two tenants as their rings carry it: for their addresses and the port of
 /// RoCEv2.
-pub(super) fn flow_of(from: &[u8; 16], to: &[u8; 16]) -> Flow {
-    Flow::from_gids(from, to, ROCE_PORT, ROCE_PORT)
+pub(super) fn flow_of(from: &[u8; 16], to: &[u8; 16]) -> IcrcFlow {
+    IcrcFlow::from_gids(from, to, ROCE_PORT, ROCE_PORT)
 }

@@ -1,7 +1,7 @@
 //! Sends forged packets to a router: `forger FROM TO QPN COUNT [bad]`, FROM and TO with ports. The
 //! packets are RC SENDs with a valid ICRC, or with a wrong one (`bad`).
 
-use gdrcore_core::wire::{Flow, ICRC_LEN};
+use gdrcore_core::wire::{IcrcFlow, ICRC_LEN};
 use gdrcore_tests::forge::{bth, octets};
 use std::net::{SocketAddr, UdpSocket};
 
@@ -12,7 +12,7 @@ fn main() {
     let (qpn, count): (u32, u32) =
         (words[2].parse().expect("a number"), words[3].parse().expect("a number"));
     let socket = UdpSocket::bind(from).expect("an address of this host");
-    let flow = Flow::v4(octets(from), octets(to), from.port(), to.port());
+    let flow = IcrcFlow::v4(octets(from), octets(to), from.port(), to.port());
     for psn in 0..count {
         let mut packet = bth(4, 0, qpn, false, psn & 0xff_ffff);
         packet.resize(packet.len() + 1000 + ICRC_LEN, 7);

@@ -19,7 +19,7 @@
 //! * `squat`: binds all names that devices of the address WHAT (`address:port`) may need, and makes
 //!   the directories of the user that a further argument names.
 
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 use gdrcore_tests::forge::{bth, octets};
 use gdrcore_tests::linger::Sink;
 use gdrcore_tests::patience::{deadline, limit};
@@ -334,7 +334,7 @@ fn forge(from: &str, to: &str, qpn: u32) -> ! {
     // SOL_UDP, UDP_SEGMENT
     set(socket.as_raw_fd(), 17, 103, LEN as i32);
     let own = socket.local_addr().expect("bound");
-    let flow = Flow::v4(octets(own), octets(to), own.port(), to.port());
+    let flow = IcrcFlow::v4(octets(own), octets(to), own.port(), to.port());
     let (mut rng, mut sent) = (Rng::new(1), 0u64);
     loop {
         let mut train = Vec::with_capacity(LEN * TRAIN);

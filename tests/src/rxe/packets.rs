@@ -2,7 +2,7 @@
 //! Wireshark.
 
 use super::side::Side;
-use gdrcore_core::wire::{Aeth, Class, Flow, Opcode, PacketKind, Syndrome};
+use gdrcore_core::wire::{Aeth, Class, IcrcFlow, Opcode, PacketKind, Syndrome};
 use gdrcore_testkit::packet::View;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -122,16 +122,16 @@ pub fn ecn(frame: &[u8]) -> Option<u8> {
 }
 
 /// The flow of a RoCEv2 frame, and its IPv4 identification (0: IPv6).
-fn flow(frame: &[u8]) -> Option<(Flow, u16)> {
+fn flow(frame: &[u8]) -> Option<(IcrcFlow, u16)> {
     let (udp, v6) = udp(frame)?;
     let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let (source, target, ident) = (port(udp), port(udp + 2), port(18));
     let four = |at: usize| [0, 1, 2, 3].map(|i| frame[at + i]);
     let sixteen = |at: usize| std::array::from_fn(|i| frame[at + i]);
     Some(if v6 {
-        (Flow::v6(sixteen(22), sixteen(38), source, target), 0)
+        (IcrcFlow::v6(sixteen(22), sixteen(38), source, target), 0)
     } else {
-        (Flow::v4(four(26), four(30), source, target), ident)
+        (IcrcFlow::v4(four(26), four(30), source, target), ident)
     })
 }
 

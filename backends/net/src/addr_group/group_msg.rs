@@ -276,7 +276,7 @@ impl GroupSocket {
 
 /// As [`GroupSocket::receive`], for its descriptor.
 pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
-    let mut control: rights::Control = [const { MaybeUninit::uninit() }; _];
+    let mut control: rights::Ancillary = [const { MaybeUninit::uninit() }; _];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: zeroes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };

@@ -13,9 +13,9 @@ use crate::rights::Foreign;
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::RawSlice;
-use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::error::Result;
-use gdrcore_core::wire::{Flow, Psn};
+use gdrcore_core::wire::{IcrcFlow, Psn};
 use heapless::HistoryBuf;
 use std::os::fd::RawFd;
 
@@ -148,7 +148,7 @@ struct Service {
 pub struct Member {
     socket_dir: SocketDir,
     local: Endpoint,
-    flow: Flow,
+    flow: IcrcFlow,
     socket: RawFd,
     block: u16,
     count: u16,
@@ -324,10 +324,10 @@ impl Member {
         } else if qpn < 16 {
             // The standard's own QPNs, QP1 among them, belong to all members.
             Owner::Block(0)
-        } else if self.owns_block((qpn / QPN_UNIT) as u16) {
+        } else if self.owns_block(qpn_block(qpn)) {
             Owner::Local
         } else {
-            Owner::Block((qpn / QPN_UNIT) as u16)
+            Owner::Block(qpn_block(qpn))
         }
     }
 

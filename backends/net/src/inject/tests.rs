@@ -88,7 +88,7 @@ fn a_damage_is_seen_whatever_the_identification_is() {
     let v4 = [1, 2].map(|n| gid_of_v4([10, 0, 0, n]));
     let v6 = [[0xfd; 16], [0xfc; 16]];
     for [src, dst] in [v4, v6] {
-        let sign = wire::Flow::from_gids(&src, &dst, 4791, 4791);
+        let sign = wire::IcrcFlow::from_gids(&src, &dst, 4791, 4791);
         let mut explained = 0;
         for len in [Bth::LEN + ICRC_LEN, 100, 4156] {
             let mut good = vec![0x5a; len];

@@ -1,6 +1,6 @@
 use super::*;
 use crate::map::Map;
-use gdrcore_core::wire::icrc::Flow;
+use gdrcore_core::wire::icrc::IcrcFlow;
 use gdrcore_testkit::descriptors::fork;
 use gdrcore_testkit::icrc::check_exact;
 use gdrcore_testkit::patience::deadline;
@@ -39,7 +39,7 @@ fn read(path: &std::path::Path) -> Vec<(u64, Vec<u8>)> {
 }
 
 fn packets(from: &Endpoint, to: &Endpoint, n: usize, seg: usize) -> Vec<u8> {
-    let flow = Flow::from_gids(&from.ip, &to.ip, from.port, to.port);
+    let flow = IcrcFlow::from_gids(&from.ip, &to.ip, from.port, to.port);
     let mut data = vec![0u8; n * seg];
     for (k, p) in data.chunks_mut(seg).enumerate() {
         // UD SEND ONLY, a valid opcode for the reader.

@@ -25,7 +25,7 @@ use crate::map::Map;
 use crate::memfd::{sealed_len, FIXED_SIZE};
 use core::mem::{offset_of, MaybeUninit};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
-use gdrcore_core::arena::Region;
+use gdrcore_core::arena::RawBytes;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::ring::{Consumer, SlotRing};
@@ -343,7 +343,7 @@ impl QueueMap {
         let QueueShape { capacity, stride } = self.shapes[k];
         // SAFETY: the slots of queue `k` lie in the map; the result of `add` is inside of it.
         let at = unsafe { self.map.as_ptr().add(self.first[k]) };
-        let region = Region::from_raw(at, self.shapes[k].bytes());
+        let region = RawBytes::from_raw(at, self.shapes[k].bytes());
         // SAFETY: the slots are this ring's alone in this process. The router reads those that are
         // given to it, by copies. They are aligned to a cache line. Zeroes, as any bits, are valid
         // for the headers, which are integers. The ring is not in use yet, as its object has just

@@ -62,7 +62,7 @@ struct Line<T>(T);
 
 /// The control page, as both processes see it.
 #[repr(C)]
-struct Control {
+struct ControlPage {
     stamp: Line<(AtomicU64, AtomicU32, AtomicU32)>,
     tail: Line<AtomicU64>,
     asleep: Line<Asleep>,
@@ -73,7 +73,8 @@ struct Control {
     receipts: Line<Receipts>,
 }
 
-const _: () = assert!(offset_of!(Control, receipts) == 448 && size_of::<Control>() <= CONTROL);
+const _: () =
+    assert!(offset_of!(ControlPage, receipts) == 448 && size_of::<ControlPage>() <= CONTROL);
 
 /// The address of a ring in this process. Copies name the same ring.
 #[derive(Clone, Copy, Debug)]
@@ -102,10 +103,10 @@ impl RingMap {
         self.mask + 1
     }
 
-    fn control(&self) -> &Control {
+    fn control(&self) -> &ControlPage {
         // SAFETY: the page is mapped (see `new`) and aligned, and it holds atomics only, for which
         // any bits are valid.
-        unsafe { self.base.cast::<Control>().as_ref() }
+        unsafe { self.base.cast::<ControlPage>().as_ref() }
     }
 
     /// Writes the first line, before the segment is passed to the other process.

@@ -5,7 +5,7 @@ use crate::clock::now_ns;
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::other_mads::OtherMad;
 use gdrcore_core::cm::types::ConnParam;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{AhAttr, Handle};
 
@@ -14,7 +14,7 @@ impl SoftEngine {
     /// Makes a change under the lock, then sends the messages that it caused.
     pub(super) fn manage<R>(
         &self,
-        change: impl FnOnce(&mut Guard<'_>, u64) -> Result<R>,
+        change: impl FnOnce(&mut EngineGuard<'_>, u64) -> Result<R>,
     ) -> Result<R> {
         let mut guard = self.lock()?;
         let done = change(&mut guard, now_ns());

@@ -41,7 +41,7 @@ use crate::fork::ForkGuard;
 use crate::thread_token::token;
 use crate::wait::Waiter;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use engines::{Control, Engines, Plan};
+use engines::{DeviceState, Engines, Plan};
 use gdrcore_core::config::Config;
 use gdrcore_core::device::Leaks;
 use gdrcore_core::error::{Error, Result};
@@ -91,7 +91,7 @@ pub struct SoftDevice {
     plan: Plan,
     /// Held by calls that make and end objects of the whole device, and by those that name a
     /// protection domain.
-    control: Mutex<Control>,
+    control: Mutex<DeviceState>,
     threads: Mutex<Threads>,
     /// The descriptors of all engines; `None`: there is one engine, whose own a program uses.
     waiter: Option<Waiter>,
@@ -248,7 +248,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`], `Error::OwnerDead`.
     pub fn cq_disarm(&self, cq: Handle) -> Result<()> {
-        self.for_each_ring(cq, SoftEngine::cq_disarm)
+        self.for_each_ring(cq, |engine, ring| engine.lock()?.disarm_cq(ring))
     }
 
     /// Counts all completions in a CQ as new: a CQ that is armed for any completion raises its
@@ -258,7 +258,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`], `Error::OwnerDead`.
     pub fn cq_raise_pending(&self, cq: Handle) -> Result<()> {
-        self.for_each_ring(cq, SoftEngine::cq_raise_pending)
+        self.for_each_ring(cq, |engine, ring| engine.lock()?.cq_raise_pending(ring))
     }
 
     /// The engine of a device that can have only one: posts and polls then skip the look-up of the
@@ -309,7 +309,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::OwnerDead`]: a parent of this process opened the device.
-    fn control(&self) -> Result<MutexGuard<'_, Control>> {
+    fn control(&self) -> Result<MutexGuard<'_, DeviceState>> {
         self.fork.check()?;
         Ok(self.control.lock().unwrap_or_else(PoisonError::into_inner))
     }

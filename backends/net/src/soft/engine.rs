@@ -20,7 +20,7 @@ use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::post::{self, Take};
-use gdrcore_core::verbs::shared::{at_once, polled, CqShared, QpShared};
+use gdrcore_core::verbs::shared::{polled, slotless, CqShared, QpShared};
 use gdrcore_core::verbs::types::{
     qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
@@ -61,10 +61,10 @@ impl SoftEngine {
         bad: &mut *const SendWr,
         take: Take,
     ) -> Result<()> {
-        let done = match q.at_once.load(Ordering::Relaxed) {
-            at_once::NO => false,
+        let done = match q.slotless.load(Ordering::Relaxed) {
+            slotless::NO => false,
             // SAFETY: the caller's promise.
-            at_once::MAPPED => unsafe { self.write_peer_single(qi, q, wr) },
+            slotless::MAPPED => unsafe { self.write_peer_single(qi, q, wr) },
             // SAFETY: as above.
             _ => unsafe { self.pass_single(qi, q, wr) },
         };
@@ -139,12 +139,6 @@ impl SoftEngine {
             true => self.poll_after_round(index, cq, wc),
         }
     }
-
-    /// `Device::progress`: the packets and runs handled.
-    #[inline(always)]
-    pub fn quick_progress(&self) -> usize {
-        self.program_round()
-    }
 }
 
 /// Data: posts of other shapes, and polls that find nothing.
@@ -194,10 +188,10 @@ impl SoftEngine {
         outcome
     }
 
-    /// Runs a full round for the program, and notes whether the poll found work. With a helper,
-    /// notes the time for it, too.
+    /// `Device::progress`: runs a full round for the program, and notes whether the poll found work
+    /// and, with a helper, when it was. Returns the packets and runs handled.
     #[inline(never)]
-    pub(super) fn program_round(&self) -> usize {
+    pub fn program_round(&self) -> usize {
         let now = self.helper_on.load(Ordering::Relaxed).then(now_ns);
         if let Some(now) = now {
             self.polls.last_poll_ns.store(now, Ordering::Relaxed);
@@ -228,9 +222,9 @@ impl SoftEngine {
         }
         let (mut handled, mut n) = (0, 0);
         if let Some(mut held) = self.try_lock() {
-            held.guard.begin_handoff(index, cq);
+            held.begin_handoff(index, cq);
             handled = self.round(&mut held, Round::Full, None);
-            if let (Some(found), Some(first)) = (held.guard.finish_handoff(), wc.first_mut()) {
+            if let (Some(found), Some(first)) = (held.finish_handoff(), wc.first_mut()) {
                 *first = *found;
                 n = 1;
             }
@@ -302,7 +296,7 @@ impl SoftEngine {
         now: impl FnOnce(InterfaceState) -> Option<InterfaceState>,
     ) -> Result<DeviceAttr> {
         let mut held = self.lock()?;
-        let c: Config = held.guard.transport.common.config;
+        let c: Config = held.transport.common.config;
         // The link may have become narrower since the device was opened.
         let port = held.port();
         let link = port.net.as_ref().map_or(u32::MAX, Port::link_mtu);
@@ -369,17 +363,6 @@ impl SoftEngine {
         self.lock()?.arm_cq(cq, solicited_only)?;
         self.hand_to_helper();
         Ok(())
-    }
-
-    /// As [`SoftDevice::cq_disarm`](super::SoftDevice::cq_disarm), of a ring of this engine.
-    pub(super) fn cq_disarm(&self, cq: Handle) -> Result<()> {
-        self.lock()?.disarm_cq(cq)
-    }
-
-    /// As [`SoftDevice::cq_raise_pending`](super::SoftDevice::cq_raise_pending), of a ring of this
-    /// engine.
-    pub(super) fn cq_raise_pending(&self, cq: Handle) -> Result<()> {
-        self.lock()?.cq_raise_pending(cq)
     }
 
     /// `Device::qp_create`.

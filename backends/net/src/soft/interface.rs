@@ -5,7 +5,7 @@ use super::{PortState, SoftEngine};
 use crate::interface_state::{InterfaceEvent, InterfaceWatch};
 use gdrcore_core::cm::types::cm_event;
 use gdrcore_core::device::async_event;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 
 /// Control: events of the port's interface.
 impl SoftEngine {
@@ -26,7 +26,7 @@ impl SoftEngine {
 impl PortState {
     /// Follows a change of the interface or of its addresses, if there was one.
     #[cold]
-    pub(super) fn follow_interface(&mut self, g: &mut Guard<'_>) {
+    pub(super) fn follow_interface(&mut self, g: &mut EngineGuard<'_>) {
         let Some(interface) = &mut self.interface else { return };
         interface.read(|event| match event {
             InterfaceEvent::Up => g.raise_port(async_event::PORT_ACTIVE),

@@ -158,7 +158,7 @@ impl SoftEngine {
 
     /// Ends all connections, after the last ACKs.
     pub(super) fn end_connections<'d>(&'d self, mut held: ControlGuard<'d>) {
-        held.guard.cm_leave(now_ns());
+        held.cm().leave(now_ns());
         self.drain_and_ack_locked(held, None);
     }
 }

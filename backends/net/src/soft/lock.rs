@@ -5,7 +5,7 @@
 //! * Control, and a sleep that begins: a call waits (`lock`; `lock_control` once the process is
 //!   checked) and holds a [`ControlGuard`], whose drop does the rest.
 //!
-//! Methods that get a `Guard` and a `PortState`, or a lock, run under it. All others of
+//! Methods that get an `EngineGuard` and a `PortState`, or a lock, run under it. All others of
 //! [`SoftEngine`] are called without it. The lock's holder waits for no other lock except those of
 //! later engines of the device.
 
@@ -15,22 +15,22 @@ use core::ops::{Deref, DerefMut};
 use super::peers::grant_checks::check_grants_if_changed;
 use super::rounds::limits::Round;
 use super::{PortState, SoftEngine};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Result;
 
 /// The engine's lock, with the state of the ports.
 pub(super) struct EngineLock<'d> {
-    pub(super) guard: Guard<'d>,
+    guard: EngineGuard<'d>,
     device: &'d SoftEngine,
 }
 
 impl EngineLock<'_> {
     #[inline]
-    pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut PortState) {
+    pub(super) fn parts(&mut self) -> (&mut EngineGuard<'_>, &mut PortState) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only
         // access to it. The guard's own lifetime is only shortened.
         let (guard, port) = unsafe {
-            let g: *mut Guard<'_> = (&raw mut self.guard).cast();
+            let g: *mut EngineGuard<'_> = (&raw mut self.guard).cast();
             (&mut *g, &mut *self.device.port.get())
         };
         (guard, port)
@@ -43,17 +43,14 @@ impl EngineLock<'_> {
     /// The time of the next round; `None`: only after an event.
     pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let (g, port) = self.parts();
-        match (g.next_timeout(now), port.deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [g.next_timeout(now), port.deadline()].into_iter().flatten().min()
     }
 }
 
 impl<'d> Deref for EngineLock<'d> {
-    type Target = Guard<'d>;
+    type Target = EngineGuard<'d>;
     #[inline(always)]
-    fn deref(&self) -> &Guard<'d> {
+    fn deref(&self) -> &EngineGuard<'d> {
         &self.guard
     }
 }
@@ -113,7 +110,7 @@ impl SoftEngine {
 
     /// Adds the state of the ports to the engine's lock.
     #[inline]
-    pub(super) fn engine_lock<'d>(&'d self, guard: Guard<'d>) -> EngineLock<'d> {
+    pub(super) fn engine_lock<'d>(&'d self, guard: EngineGuard<'d>) -> EngineLock<'d> {
         EngineLock { guard, device: self }
     }
 

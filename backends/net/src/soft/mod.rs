@@ -186,14 +186,16 @@ struct PortState<P = UdpPort> {
 /// it.
 #[derive(Default)]
 struct LastCounters {
-    /// [`Guard::repeats`](gdrcore_core::engine::Guard::repeats), by the last idle round.
-    repeats: u32,
+    /// [`EngineGuard::loss_signs`](gdrcore_core::engine::EngineGuard::loss_signs), by the last idle
+    /// round.
+    loss_signs: u32,
     /// Errors of the port.
     send_err: u64,
-    /// [`Guard::changes`](gdrcore_core::engine::Guard::changes), when the grants were checked.
+    /// [`EngineGuard::changes`](gdrcore_core::engine::EngineGuard::changes), when the grants were
+    /// checked.
     changes: u32,
-    /// [`Guard::connections_begun`](gdrcore_core::engine::Guard::connections_begun), when the
-    /// receipts were checked.
+    /// [`EngineGuard::connections_begun`](gdrcore_core::engine::EngineGuard::connections_begun),
+    /// when the receipts were checked.
     connections_begun: u32,
 }
 

@@ -11,7 +11,7 @@ use gdrcore_core::verbs::types::Handle;
 impl SoftEngine {
     pub(super) fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock()?;
-        held.guard.mcast_attach(qp, gid)?;
+        held.mcast_attach(qp, gid)?;
         let PortState { net, router, .. } = held.port();
         let joined = match net {
             Some(net) => net.group_join(gid),
@@ -27,7 +27,7 @@ impl SoftEngine {
         };
         let watched = joined.and_then(|fd| fd.map_or(Ok(()), |fd| self.waiter.add_socket(fd)));
         if watched.is_err() {
-            let _ = held.guard.mcast_detach(qp, gid);
+            let _ = held.mcast_detach(qp, gid);
             Self::leave_empty_groups(&mut held);
         }
         watched
@@ -35,7 +35,7 @@ impl SoftEngine {
 
     pub(super) fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock()?;
-        held.guard.mcast_detach(qp, gid)?;
+        held.mcast_detach(qp, gid)?;
         Self::leave_empty_groups(&mut held);
         Ok(())
     }

@@ -26,7 +26,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicBool;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::Leaks;
-use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::engine::{Engine, EngineGuard};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::sleep::Asleep;
@@ -130,7 +130,7 @@ unsafe fn open_links(
 /// Tells the engine two rules of a device's socket: who may send in a peer's name, and that bursts
 /// are segmented. In a sandbox the kernel may not tell the user of a port. Then ports are not
 /// checked, because a peer's second socket would look like a stranger's.
-fn set_socket_rules(g: &mut Guard<'_>, socket: Option<&Endpoint>) {
+fn set_socket_rules(g: &mut EngineGuard<'_>, socket: Option<&Endpoint>) {
     g.check_ports(socket.is_some_and(|own| receiving_user(own, own).is_some()));
     g.divide_writes(socket.is_some());
 }

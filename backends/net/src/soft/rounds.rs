@@ -26,8 +26,8 @@ use crate::addr_group::Member;
 use crate::clock::now_ns;
 use crate::port::Port;
 use crate::shm::ShmPort;
-use gdrcore_core::engine::Guard;
-use limits::{Round, GROUP_POLL_NS, LOOPBACK_RUNS};
+use gdrcore_core::engine::EngineGuard;
+use limits::{Round, GROUP_POLL_NS};
 
 impl<P: Port> PortState<P> {
     /// Whether the socket or a ring had no room: the work that is left waits for an event.
@@ -46,7 +46,7 @@ impl<P: Port> PortState<P> {
     ///
     /// A caller that needs the exact time reads the clock itself.
     #[inline(always)]
-    fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
+    fn time(&mut self, g: &mut EngineGuard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();
         if may_keep
             && (self.has_links() || self.tap.is_none() && self.router.relay.is_none())
@@ -62,9 +62,9 @@ impl<P: Port> PortState<P> {
 
     /// Doubts the second port after a retransmission, because the peer may refuse packets from it.
     #[inline]
-    fn note_repeats(&mut self, g: &Guard<'_>) {
-        if self.seen.repeats != g.repeats() {
-            self.seen.repeats = g.repeats();
+    fn doubt_second_port(&mut self, g: &EngineGuard<'_>) {
+        if self.seen.loss_signs != g.loss_signs() {
+            self.seen.loss_signs = g.loss_signs();
             if let Some(net) = &mut self.net {
                 net.doubt_connected();
             }
@@ -182,7 +182,7 @@ impl SoftEngine {
 
     /// Whether no work, no event and no check of grants is due, except timers.
     #[inline(always)]
-    pub(super) fn is_quiet(&self, g: &Guard<'_>, port: &PortState, now: u64) -> bool {
+    pub(super) fn is_quiet(&self, g: &EngineGuard<'_>, port: &PortState, now: u64) -> bool {
         !(port.is_blocked() | g.has_due_work(now) | g.shared().notify.load(Ordering::Relaxed))
             && self.is_helper_awake()
             && g.changes() == port.seen.changes
@@ -221,12 +221,12 @@ impl SoftEngine {
             }
         }
         now = port.schedule.refresh(now, now_ns);
-        handled += g.run_loopback(now, LOOPBACK_RUNS);
+        handled += g.run_loopback(now);
         if round == Round::Full {
             port.schedule.note(handled > 0);
             if handled == 0 {
                 Self::run_timers(g, port, now, socket_polled);
-                handled = g.run_loopback(now, LOOPBACK_RUNS);
+                handled = g.run_loopback(now);
             }
             g.poll_memory(now);
         }
@@ -240,7 +240,7 @@ impl SoftEngine {
     #[inline(always)]
     fn receive_by_port(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         mut now: u64,
         mut handled: usize,
@@ -268,11 +268,11 @@ impl SoftEngine {
     /// after a poll of the socket, so that a process that was stopped reads its peers' packets
     /// before it declares the peers silent.
     #[inline(always)]
-    fn run_timers(g: &mut Guard<'_>, port: &mut PortState, now: u64, socket_polled: bool) {
+    fn run_timers(g: &mut EngineGuard<'_>, port: &mut PortState, now: u64, socket_polled: bool) {
         if socket_polled {
             port.end_peers(g, now);
             g.handle_timeout(now);
-            port.note_repeats(g);
+            port.doubt_second_port(g);
             witness::testify(g, port, now);
         }
         g.flush_acks();
@@ -280,7 +280,7 @@ impl SoftEngine {
 
     /// Sends all waiting packets and frames: over links, and by the socket or a router's ring.
     #[inline(always)]
-    fn send_waiting(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    fn send_waiting(&self, g: &mut EngineGuard<'_>, port: &mut PortState, now: u64) {
         self.send_links(g, port, now);
         if port.net.is_some() {
             port.send(self, g, now);
@@ -294,7 +294,7 @@ impl SoftEngine {
     /// Ends a round: tells the helper when the next one is due, delivers events, and checks the
     /// grants.
     #[inline(always)]
-    fn end_round(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, round: Round) {
+    fn end_round(&self, g: &mut EngineGuard<'_>, port: &mut PortState, now: u64, round: Round) {
         self.notify_helper(g, now, round);
         self.notify(g);
         check_grants_if_changed(g, port);

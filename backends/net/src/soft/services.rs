@@ -58,7 +58,7 @@ impl SoftEngine {
     pub(super) fn offer_service(&self, id: Handle) -> Result<()> {
         let Some(via) = &self.via else { return Ok(()) };
         let mut held = self.lock_control();
-        let (space, port) = held.guard.cm().bound(id)?;
+        let (space, port) = held.cm().bound(id)?;
         let at = Service { space, port };
         if !held.port().router.services.note(id, at)? {
             return Ok(());

@@ -6,8 +6,8 @@ use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::rights::Foreign;
 use crate::shm::{Peer, ShmBounds};
-use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::config::qpn_block;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::roce::siblings::SiblingQpns;
@@ -50,7 +50,7 @@ impl Siblings {
 
     /// The block by which links name an engine: its first one, because an engine may have several.
     fn block_of(&self, k: usize) -> u16 {
-        (self.qpns.first_of(k) / QPN_UNIT) as u16
+        qpn_block(self.qpns.first_of(k))
     }
 
     /// An engine as the other end of a link.
@@ -64,7 +64,7 @@ impl SoftEngine {
     /// Sets the path to a queue pair of a sibling, if there is a link.
     pub(super) fn choose_sibling_path(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         siblings: &Siblings,
         to: &Endpoint,
@@ -82,7 +82,7 @@ impl SoftEngine {
     /// all siblings.
     pub(super) fn link_context(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         siblings: &Siblings,
         at: usize,

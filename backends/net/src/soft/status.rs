@@ -8,7 +8,7 @@ use crate::addr_group::Member;
 use crate::local::StatusText;
 use core::fmt::{self, Write};
 use gdrcore_core::counters::Counters;
-use gdrcore_core::engine::{Guard, QpReport};
+use gdrcore_core::engine::{EngineGuard, QpReport};
 use gdrcore_core::roce::peer::Path;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{qp_state, qp_type};
@@ -19,7 +19,7 @@ const ROWS: usize = 1024;
 
 impl PortState {
     /// The counters of the engine and its ports.
-    pub(super) fn counters(&self, g: &Guard<'_>) -> Counters {
+    pub(super) fn counters(&self, g: &EngineGuard<'_>) -> Counters {
         let mut c = g.counters();
         if let Some(net) = &self.net {
             let p = net.counters();
@@ -45,7 +45,7 @@ impl PortState {
 
     /// Writes the status, if a process has asked for it.
     #[inline]
-    pub(super) fn answer_status_request(&mut self, g: &Guard<'_>) {
+    pub(super) fn answer_status_request(&mut self, g: &EngineGuard<'_>) {
         let PortState { member, router, .. } = self;
         if member.as_mut().is_some_and(Member::take_status_request)
             || router.status.as_ref().is_some_and(StatusPlace::take_request)
@@ -56,7 +56,7 @@ impl PortState {
 
     #[cold]
     #[inline(never)]
-    fn write_status(&self, g: &Guard<'_>) {
+    fn write_status(&self, g: &EngineGuard<'_>) {
         let of_member = || {
             let lock = self.member.as_ref()?.locks().next()?;
             Some((lock, self.net.as_ref().map(|net| *net.local()).unwrap_or_default()))
@@ -76,7 +76,7 @@ impl PortState {
 /// leaves by the port.
 fn write_rows(
     text: &mut StatusText,
-    g: &Guard<'_>,
+    g: &EngineGuard<'_>,
     (local, port): (&Endpoint, &str),
     counters: &Counters,
 ) -> fmt::Result {

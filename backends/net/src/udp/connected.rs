@@ -20,7 +20,7 @@ use super::unconnected;
 use crate::addr::{endpoint, Endpoint, SockAddr};
 use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
-use gdrcore_core::wire::icrc::Flow;
+use gdrcore_core::wire::icrc::IcrcFlow;
 
 /// Bursts in a row that leave alone for one peer, after which it gets a connected socket.
 pub(super) const CONNECT_AFTER: u16 = 64;
@@ -92,7 +92,7 @@ impl ConnectedSocket {
         // SAFETY: `sa` is a socket address of `len` bytes.
         check(unsafe { libc::connect(raw, (&raw const sa).cast(), len) }).ok()?;
         let from = local_address(&fd)?;
-        let flow = Flow::from_gids(&from.ip, &dst.gid, from.port, dst.port);
+        let flow = IcrcFlow::from_gids(&from.ip, &dst.gid, from.port, dst.port);
         let flow = ConnectedFlow { dst: *dst, flow, ident: 0 };
         let mut connected = ConnectedSocket { fd, flow, segment_size: 0, counted_from: 0 };
         connected.flow.ident = if v4 { connected.learn_ident(&from)? } else { 0 };

@@ -5,7 +5,7 @@
 //! alone does not identify the failed destination. The queue is drained, and only a send that fails
 //! again with an empty queue is itself at fault.
 
-use super::UdpPort;
+use super::{Ancillary, UdpPort};
 use crate::addr::{Endpoint, SockAddr};
 use crate::port::{ErrorKind, PortError};
 use crate::sys::get_option;
@@ -116,13 +116,10 @@ enum Record {
     },
 }
 
-/// Aligned room for one record: sock_extended_err and the refusing host's address, with headers.
-#[repr(C, align(8))]
-struct Control([u8; 256]);
-
 fn read_record(fd: i32, v4: bool) -> Record {
     let mut dst = SockAddr::zeroed();
-    let mut control = Control([0; 256]);
+    // Room for sock_extended_err and the refusing host's address, with headers.
+    let mut control = Ancillary([0; 256]);
     // The kernel returns the offending packet; its destination is in `dst` already.
     let mut payload = [0u8; 4];
     let mut iov = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
@@ -133,7 +130,7 @@ fn read_record(fd: i32, v4: bool) -> Record {
     msg.msg_iov = &mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = (&raw mut control).cast();
-    msg.msg_controllen = size_of::<Control>() as _;
+    msg.msg_controllen = size_of_val(&control) as _;
     // SAFETY: `msg` names live buffers and their lengths.
     if unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) } < 0 {
         return Record::Empty;

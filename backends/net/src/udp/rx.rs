@@ -1,6 +1,6 @@
 //! Receiving: one recvmmsg, then an iteration over the received datagrams.
 
-use super::{lines, Carve, UdpConfig, UdpPort};
+use super::{lines, Ancillary, Carve, UdpConfig, UdpPort};
 use crate::addr::{peer_addr, Endpoint, SockAddr};
 use crate::port::RxPacket;
 use crate::sys::{errno, set_option};
@@ -42,15 +42,11 @@ pub(super) fn show_headers(socket: RawFd, v4: bool) {
     }
 }
 
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct Control([u8; CONTROL]);
-
 /// The receive half of a port. The pointers lead into the caller's memory.
 pub(super) struct Rx {
     msgs: *mut libc::mmsghdr,
     addrs: *mut SockAddr,
-    controls: *mut Control,
+    controls: *mut Ancillary<CONTROL>,
     buffers: *mut u8,
     /// Bytes of one buffer.
     room: usize,
@@ -75,7 +71,7 @@ impl Rx {
         lines(n * size_of::<libc::mmsghdr>())
             + lines(n * size_of::<libc::iovec>())
             + lines(n * size_of::<SockAddr>())
-            + lines(n * size_of::<Control>())
+            + lines(n * size_of::<Ancillary<CONTROL>>())
             + lines(n * stride(cfg))
     }
 
@@ -92,7 +88,7 @@ impl Rx {
                 carve.array(n, msg)?,
                 carve.array(n, iov)?,
                 carve.array(n, SockAddr::zeroed())?,
-                carve.array(n, Control([0; CONTROL]))?,
+                carve.array(n, Ancillary([0; CONTROL]))?,
             )
         };
         let (room, stride) = (cfg.burst_bytes as usize, stride(cfg));

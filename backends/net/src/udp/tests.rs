@@ -1,7 +1,7 @@
 use super::*;
 use crate::addr::{endpoint, peer_addr};
 use crate::map::Map;
-use gdrcore_core::wire::icrc::Flow;
+use gdrcore_core::wire::icrc::IcrcFlow;
 use gdrcore_testkit::patience::{deadline, limit_ms, until};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ fn v6() -> Rig {
 }
 
 /// Packets of `seg` bytes with a counter, and ICRCs for identifications 0, 1, 2, ….
-fn fill(space: &mut [u8], len: usize, seg: usize, flow: &Flow) {
+fn fill(space: &mut [u8], len: usize, seg: usize, flow: &IcrcFlow) {
     for (k, packet) in space[..len].chunks_mut(seg).enumerate() {
         for (j, b) in packet.iter_mut().enumerate() {
             *b = (k * 31 + j) as u8;
@@ -41,8 +41,8 @@ fn fill(space: &mut [u8], len: usize, seg: usize, flow: &Flow) {
     }
 }
 
-fn flow(from: &UdpPort, to: &Endpoint) -> Flow {
-    Flow::from_gids(&from.local().ip, &to.ip, from.local().port, to.port)
+fn flow(from: &UdpPort, to: &Endpoint) -> IcrcFlow {
+    IcrcFlow::from_gids(&from.local().ip, &to.ip, from.local().port, to.port)
 }
 
 fn send(port: &mut UdpPort, dst: Endpoint, len: usize, seg: usize) {
@@ -70,7 +70,7 @@ fn poll(port: &mut UdpPort) -> usize {
 /// datagrams.
 fn receive(port: &mut UdpPort, src: &UdpPort, mut len: usize, seg: usize) -> usize {
     let flow =
-        Flow::from_gids(&src.local().ip, &port.local().ip, src.local().port, port.local().port);
+        IcrcFlow::from_gids(&src.local().ip, &port.local().ip, src.local().port, port.local().port);
     let (mut datagrams, mut k) = (0, 0);
     while len > 0 {
         for i in 0..poll(port) {

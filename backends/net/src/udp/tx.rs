@@ -7,7 +7,7 @@
 //! Traffic class and hop limit are always the socket's own, and are set when they change
 //! (`header`). So bursts of one class cost nothing extra.
 
-use super::{lines, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
+use super::{lines, Ancillary, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{endpoint, Endpoint, SockAddr};
 use crate::port::{Burst, TxOutcome};
 use crate::sys::errno;
@@ -27,10 +27,8 @@ const REFUSERS: usize = 16;
 /// Attempts at one message while it fails with errors of other destinations.
 const TRIES: u8 = 8;
 
-/// Ancillary data of one message: the segment size.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct Control([u8; 32]);
+/// Bytes for the ancillary data of one message: the segment size.
+const CONTROL: usize = 32;
 
 /// One committed burst.
 #[derive(Clone, Copy)]
@@ -56,7 +54,7 @@ pub(super) struct Tx {
     msgs: *mut libc::mmsghdr,
     iovs: *mut libc::iovec,
     addrs: *mut SockAddr,
-    controls: *mut Control,
+    controls: *mut Ancillary<CONTROL>,
     slots: *mut Slot,
     buffer: *mut u8,
     capacity: usize,
@@ -97,7 +95,7 @@ impl Tx {
         lines(n * size_of::<libc::mmsghdr>())
             + lines(n * size_of::<libc::iovec>())
             + lines(n * size_of::<SockAddr>())
-            + lines(n * size_of::<Control>())
+            + lines(n * size_of::<Ancillary<CONTROL>>())
             + lines(n * size_of::<Slot>())
             + Self::capacity(cfg)
     }
@@ -126,7 +124,7 @@ impl Tx {
                 carve.array(n, msg)?,
                 carve.array(n, iov)?,
                 carve.array(n, SockAddr::zeroed())?,
-                carve.array(n, Control([0; 32]))?,
+                carve.array(n, Ancillary([0; CONTROL]))?,
                 carve.array(n, slot)?,
             )
         };

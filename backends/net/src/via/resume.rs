@@ -20,9 +20,9 @@ use std::sync::TryLockError;
 /// The first interval between attempts, and the longest; each is twice the one before.
 const WAIT_NS: (u64, u64) = (10_000_000, 1_000_000_000);
 /// Interval of looks at an answer that has not come.
-const LOOK_NS: u64 = 1_000_000;
+const CHECK_ANSWER_NS: u64 = 1_000_000;
 /// If an answer takes longer, another attempt is made.
-const ANSWER_NS: u64 = 5_000_000_000;
+const WELCOME_WITHIN_NS: u64 = 5_000_000_000;
 
 /// State of a session's connection to its router.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Session {
             // A thread that panicked with this lock has left nothing half done that an attempt
             // needs.
             Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
-            Err(TryLockError::WouldBlock) => return Standing::Away(now + LOOK_NS),
+            Err(TryLockError::WouldBlock) => return Standing::Away(now + CHECK_ANSWER_NS),
         };
         if inner.absence.token == [0; 64] {
             self.end();
@@ -122,14 +122,14 @@ impl Session {
             if send(fd.as_fd(), &e, None).is_err() {
                 return Attempt::Failed;
             }
-            inner.absence.greeting = Some((fd, client, now + ANSWER_NS));
-            return Attempt::Wait(now + LOOK_NS);
+            inner.absence.greeting = Some((fd, client, now + WELCOME_WITHIN_NS));
+            return Attempt::Wait(now + CHECK_ANSWER_NS);
         };
         let came = match receive(fd.as_fd(), &mut inner.buffer) {
             ReadOutcome::Message(came) => came,
             ReadOutcome::Nothing if now < until => {
                 inner.absence.greeting = Some((fd, client, until));
-                return Attempt::Wait(now + LOOK_NS);
+                return Attempt::Wait(now + CHECK_ANSWER_NS);
             }
             ReadOutcome::Nothing | ReadOutcome::Gone => return Attempt::Failed,
         };

@@ -29,7 +29,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A router that does not answer within this time counts as gone.
-const ANSWER_NS: u64 = 5_000_000_000;
+const ROUTER_ANSWERS_WITHIN_NS: u64 = 5_000_000_000;
 /// Most links of other sessions that are set aside; a further one is refused, and its session
 /// repeats the request.
 const ASIDE: usize = 64;
@@ -146,7 +146,7 @@ impl Session {
     }
 
     fn greet(at: &SocketPath, wanted: Hello) -> Result<(Session, Fds)> {
-        let until = now_ns() + ANSWER_NS;
+        let until = now_ns() + ROUTER_ANSWERS_WITHIN_NS;
         let fd = connect(at, until)?;
         let inner = Inner {
             client: Client::new(),
@@ -376,7 +376,7 @@ impl RequestGuard<'_> {
     /// `Os(ENOTCONN)`: the router has ended.
     pub fn route(&mut self, route: Route) -> Result<Option<Direct>> {
         let s = self.session;
-        let (e, [fd, ..]) = self.ask(Message::Route(route), now_ns() + ANSWER_NS)?;
+        let (e, [fd, ..]) = self.ask(Message::Route(route), now_ns() + ROUTER_ANSWERS_WITHIN_NS)?;
         let Message::Routed(routed) = e.message else {
             return Err(s.broken(format_args!("no ROUTED")));
         };
@@ -401,7 +401,7 @@ impl RequestGuard<'_> {
     pub fn listen(&mut self, service: Service, on: bool) -> Result<()> {
         let s = self.session;
         let message = if on { Message::Listen(service) } else { Message::Unlisten(service) };
-        let (e, _) = self.ask(message, now_ns() + ANSWER_NS)?;
+        let (e, _) = self.ask(message, now_ns() + ROUTER_ANSWERS_WITHIN_NS)?;
         match e.status {
             0 => Ok(()),
             status => Err(refused(

@@ -40,7 +40,7 @@ fn the_end_of_a_process_is_that_of_its_connections_alone() {
     while w.cm[1].next_unwatched().is_some() {}
     let i = w.cm[1].pool.check(passive).unwrap();
     let (peer, qpn) = (w.cm[1].ids[i].peer, w.cm[1].ids[i].remote_qpn);
-    let block = (qpn / crate::config::QPN_UNIT) as u16;
+    let block = crate::config::qpn_block(qpn);
     assert!(w.cm[1].is_connected_to(&peer, block) && !w.cm[1].is_connected_to(&peer, block + 1));
     assert!(!w.cm[1].is_connected_to(&address(7), block));
     assert!(!w.cm[1].take_ended());

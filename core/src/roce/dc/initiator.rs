@@ -26,7 +26,7 @@ const BUSY_MIN_NS: u64 = 20_000;
 const BUSY_MAX_NS: u64 = 1_000_000;
 
 /// The request at the head of the send queue.
-enum Head {
+enum NextRequest {
     /// No request that may begin.
     None,
     /// A request without a target, which is executed here.
@@ -61,27 +61,27 @@ impl Transport {
     }
 
     /// The request at the head of a DCI's send queue.
-    fn head_of(&self, s: &Shared, qi: usize) -> Head {
+    fn head_of(&self, s: &Shared, qi: usize) -> NextRequest {
         let qp = &self.qps[qi];
         let sq = s.sq(qi, &self.common.key);
         let (req, index) = (&qp.conn.req, qp.conn.req.next);
         let held = tx_block::DRAINING | tx_block::FAILED;
         if !qp.can_send() || req.is(held) || req.cur_pkt != 0 || index == sq.end() {
-            return Head::None;
+            return NextRequest::None;
         }
         if qp.has_begun(index) {
-            return Head::None;
+            return NextRequest::None;
         }
         let slot = sq.at(index);
         if slot.header().is_local() {
-            return Head::Local(index);
+            return NextRequest::Local(index);
         }
         let addr = DcAddr::read(slot.tail());
         match self.common.dc_target(qp, &addr) {
             Some(target) if is_unicast(&self.peers[target.peer as usize].addr.gid) => {
-                Head::For(target)
+                NextRequest::For(target)
             }
-            _ => Head::Bad(index, addr.ah),
+            _ => NextRequest::Bad(index, addr.ah),
         }
     }
 
@@ -161,11 +161,13 @@ impl Transport {
         let association = &qp.dci[0];
         match (association.phase, head) {
             (DcPhase::Closing | DcPhase::Leaving, _) => true,
-            (DcPhase::Apart, head) => !matches!(head, Head::None),
+            (DcPhase::Apart, head) => !matches!(head, NextRequest::None),
             (DcPhase::Open, _) if drained && association.wanted => true,
-            (DcPhase::Open, Head::For(target)) => target != association.target && drained,
-            (DcPhase::Open, Head::Bad(..)) => drained,
-            (DcPhase::Open, Head::None | Head::Local(_)) | (DcPhase::Opening, _) => false,
+            (DcPhase::Open, NextRequest::For(target)) => target != association.target && drained,
+            (DcPhase::Open, NextRequest::Bad(..)) => drained,
+            (DcPhase::Open, NextRequest::None | NextRequest::Local(_)) | (DcPhase::Opening, _) => {
+                false
+            }
         }
     }
 
@@ -176,16 +178,16 @@ impl Transport {
             let drained = self.is_drained(s, qi);
             let association = self.qps[qi].association();
             match (association.phase, head) {
-                (DcPhase::Apart, Head::For(target)) => {
+                (DcPhase::Apart, NextRequest::For(target)) => {
                     self.begin_opening(qi, target, now);
                     return self.note_path(s, qi);
                 }
-                (DcPhase::Apart, Head::Local(index)) => {
+                (DcPhase::Apart, NextRequest::Local(index)) => {
                     if !self.conn(s, qi).execute_next(now, index) {
                         return;
                     }
                 }
-                (DcPhase::Apart | DcPhase::Open, Head::Bad(index, ah)) if drained => {
+                (DcPhase::Apart | DcPhase::Open, NextRequest::Bad(index, ah)) if drained => {
                     let (status, cause) = (wc_status::LOC_QP_OP_ERR, CauseCode::BadAddressHandle);
                     return self.conn(s, qi).fail_request(now, index, status, cause, ah, 0);
                 }
@@ -193,7 +195,7 @@ impl Transport {
                     association.phase = DcPhase::Closing;
                     return;
                 }
-                (DcPhase::Open, Head::For(target)) if drained => {
+                (DcPhase::Open, NextRequest::For(target)) if drained => {
                     if association.target != target {
                         association.phase = DcPhase::Closing;
                     } else if self.may_be_over(qi, now) {
@@ -302,7 +304,7 @@ impl Transport {
     pub(super) fn next_initiator_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         let owed = self.next_reply_path(qi);
         owed.or_else(|| self.path_to_peer(qi)).or_else(|| match self.head_of(s, qi) {
-            Head::For(target) => Some(self.peers[target.peer as usize].path),
+            NextRequest::For(target) => Some(self.peers[target.peer as usize].path),
             _ => None,
         })
     }

@@ -22,7 +22,7 @@ use crate::roce::Transport;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::post::Single;
-use crate::verbs::shared::{at_once, Shared};
+use crate::verbs::shared::{slotless, Shared};
 use crate::verbs::types::{send_flags, wc_opcode, wc_status::SUCCESS, wr_opcode};
 use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::wire::{packet_bytes, Opcode, PacketKind, Psn};
@@ -52,6 +52,16 @@ const fn kinds(dc: bool) -> (QpKind, QpKind) {
         (QpKind::Dci, QpKind::DcContext)
     } else {
         (QpKind::Rc, QpKind::Rc)
+    }
+}
+
+/// The [`wc_opcode`] of a SEND or WRITE, from its packet.
+#[inline(always)]
+fn code_of(run: &Run) -> u32 {
+    if run.kind == PacketKind::Write {
+        wc_opcode::RDMA_WRITE
+    } else {
+        wc_opcode::SEND
     }
 }
 
@@ -144,18 +154,16 @@ impl Transport {
 
         let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
         let Some(mut b) = b else { return false };
-        if !b.accept_at_once::<DC>(&run, bytes, payload) {
+        if !b.accept_and_acknowledge::<DC>(&run, bytes, payload) {
             return false;
         }
 
         let Some(mut a) = self.loopback_conn(s, qi) else { return false };
         let (bytes, charge) = (bytes as u64, Charge::Free);
         let sent = Departed { psn, psns: 1, packets: 1, bytes, charge };
-        let code =
-            if run.kind == PacketKind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
-        a.end_local(&mut sq, index, &sent, ACK_BYTES, code);
+        a.end_local(&mut sq, index, &sent, ACK_BYTES, code_of(&run));
         if !DC {
-            q.at_once.store(at_once::WITHIN, Ordering::Relaxed);
+            q.slotless.store(slotless::WITHIN, Ordering::Relaxed);
         }
         true
     }
@@ -211,7 +219,7 @@ impl Transport {
         let size = packet_bytes(op, bytes.len());
 
         let mut b = Conn { qi: bi, qp: b, q: bq, peer, s, common };
-        if !b.accept_at_once::<false>(&run, size, bytes) {
+        if !b.accept_and_acknowledge::<false>(&run, size, bytes) {
             return false;
         }
 
@@ -220,10 +228,8 @@ impl Transport {
         a.note_answered(&Departed { psn, psns: 1, packets: 1, bytes, charge }, ACK_BYTES);
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: sge.length.into(), flags, ..SendWqe::default() };
-        let code =
-            if run.kind == PacketKind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
-        let (key, cqs) = (&a.common.key, &mut a.common.cqs);
-        let ending = prepare(s, key, cqs, a.qp.scq, &wqe, code, SUCCESS);
+        let scq = (&a.common.key, &mut a.common.cqs, a.qp.scq);
+        let ending = prepare(s, scq, &wqe, code_of(&run), SUCCESS);
         debug_assert!(ending.is_some(), "room was checked");
         if let Some(ending) = ending {
             ending.finish_slotless(s, a.qp);
@@ -309,7 +315,12 @@ impl Conn<'_> {
     /// Accepts a message of one packet, and acknowledges it. False: no state has changed, and the
     /// general path takes the message. `DC`, `bytes`: as [`Conn::accept_single`].
     #[inline(always)]
-    fn accept_at_once<const DC: bool>(&mut self, run: &Run, bytes: usize, payload: &[u8]) -> bool {
+    fn accept_and_acknowledge<const DC: bool>(
+        &mut self,
+        run: &Run,
+        bytes: usize,
+        payload: &[u8],
+    ) -> bool {
         if !self.accept_single::<DC, false>(run, bytes, payload) {
             return false;
         }
@@ -342,8 +353,9 @@ impl Conn<'_> {
         self.note_answered(sent, answer);
         let (s, common) = (self.s, &mut *self.common);
         let slot = sq.at(index);
-        let (wqe, scq) = (slot.header(), self.qp.scq);
-        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, scq, wqe, code, SUCCESS) {
+        let wqe = slot.header();
+        let scq = (&common.key, &mut common.cqs, self.qp.scq);
+        if let Some(ending) = prepare(s, scq, wqe, code, SUCCESS) {
             ending.finish(s, self.qp, sq, InFlight::NothingAndClear, None);
             return;
         }

@@ -16,7 +16,7 @@
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
-use crate::wire::{is_default_partition, Bth, Flow, Opcode, PacketKind, ICRC_LEN};
+use crate::wire::{is_default_partition, Bth, IcrcFlow, Opcode, PacketKind, ICRC_LEN};
 
 /// Bytes of the shortest packet for which one pass pays.
 pub const FEWEST: usize = 1024;
@@ -31,7 +31,7 @@ impl Transport {
         &mut self,
         s: &Shared,
         from: &Origin,
-        (flow, ident): (&Flow, u16),
+        (flow, ident): (&IcrcFlow, u16),
         packet: &[u8],
         now: impl FnOnce() -> u64,
     ) -> bool {

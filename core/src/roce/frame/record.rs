@@ -13,7 +13,7 @@ use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
 use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
-use crate::roce::run::{head_flags, memory_of_head, Head, Run, Words};
+use crate::roce::run::{head_flags, memory_of_head, RecordBase, Run, Words};
 use crate::roce::run::{HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::shared::Shared;
@@ -121,7 +121,7 @@ impl Transport {
         receipts: &Receipts,
     ) -> usize {
         let base = [w.word(0), w.word(1), w.word(2)];
-        let h = Head::from_base(base);
+        let h = RecordBase::from_base(base);
         let class = class_of_singles(DC);
         let (op, flags, len) = (h.op.class_to_rc(class), h.flags, h.payload as usize);
         let qi = self.common.qp_of(h.dest_qpn);
@@ -143,7 +143,7 @@ impl Transport {
         // program with one CQ for both queues sees its own request complete before the peer's
         // reply, as with a NIC. Beside a short message the ACK lies among the first words.
         let psn = match is_ack {
-            true => acked_psn(Head { op, ..h }),
+            true => acked_psn(RecordBase { op, ..h }),
             // No queue pair of DC sends a message and an ACK.
             false if DC => None,
             false => ack_beside(w, base[1] as u32, end, rest.len()),
@@ -160,7 +160,7 @@ impl Transport {
                 // The general path takes both, the ACK first as well.
                 return 0;
             }
-            let (va, rkey, dma_len) = if is_write { Head::memory(w) } else { (0, 0, 0) };
+            let (va, rkey, dma_len) = if is_write { RecordBase::memory(w) } else { (0, 0, 0) };
             let kind = if is_write { PacketKind::Write } else { PacketKind::Send };
             let run = Run {
                 has_imm: op.0 & 1 != 0,
@@ -242,7 +242,7 @@ impl Conn<'_> {
             | head_flags::ACK_REQ
             | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
         let Run { dest_qpn, psn, .. } = run;
-        let h = Head { payload, op, flags, syndrome: 0, dest_qpn, psn, n: 1, extra: wqe.imm };
+        let h = RecordBase { payload, op, flags, syndrome: 0, dest_qpn, psn, n: 1, extra: wqe.imm };
         record[..HEAD_MIN].copy_from_slice(h.bytes().as_flattened());
         if is_write {
             let memory = memory_of_head(wqe.remote_addr, wqe.rkey, payload);
@@ -252,7 +252,7 @@ impl Conn<'_> {
         if acks {
             let (psn, extra) = (qp.conn.resp.ack_psn, qp.conn.resp.ack_msn);
             let (op, flags, syndrome) = (Opcode::RC_ACK, WHOLE, ACK_UNLIMITED);
-            let ack = Head { payload: 0, op, flags, syndrome, dest_qpn, psn, n: 1, extra };
+            let ack = RecordBase { payload: 0, op, flags, syndrome, dest_qpn, psn, n: 1, extra };
             record[behind..].copy_from_slice(ack.bytes().as_flattened());
         }
         let bytes = packet_bytes(op, len) as u32;
@@ -279,7 +279,7 @@ fn gather(
 /// as [`Transport::take_record`] does if the ACK is among the words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
-    let h = Head::from_words(w);
+    let h = RecordBase::from_words(w);
     let head = match h.op {
         Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => HEAD_MIN,
         Opcode::RC_WRITE_ONLY_IMM => HEAD_MEMORY,
@@ -293,7 +293,7 @@ pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
 /// Whether a record is a plain ACK, by its first words.
 #[inline(always)]
 pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
-    acked_psn(Head::from_words(w)).is_some()
+    acked_psn(RecordBase::from_words(w)).is_some()
 }
 
 /// Whether a record seems to be of DC, and the [`shape`] that it seems to have, by the first of its
@@ -301,7 +301,7 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
 /// shape.
 #[inline(always)]
 pub fn shape_of(w: impl Words) -> Option<(bool, u8)> {
-    let op = Head::from_base([w.word(0), 0, 0]).op;
+    let op = RecordBase::from_base([w.word(0), 0, 0]).op;
     match op {
         Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => Some((false, shape::SEND)),
         Opcode::RC_WRITE_ONLY | Opcode::RC_WRITE_ONLY_IMM => Some((false, shape::WRITE)),
@@ -324,12 +324,12 @@ fn ack_beside(w: impl Words, qpn: u32, at: usize, len: usize) -> Option<Psn> {
         return None;
     }
     let base = [w.word(at / 8), w.word(at / 8 + 1), w.word(at / 8 + 2)];
-    (base[1] as u32 == qpn).then(|| acked_psn(Head::from_base(base))).flatten()
+    (base[1] as u32 == qpn).then(|| acked_psn(RecordBase::from_base(base))).flatten()
 }
 
 /// The PSN of a plain ACK, by the head of its record. `None`: the record is no plain ACK.
 #[inline(always)]
-fn acked_psn(h: Head) -> Option<Psn> {
+fn acked_psn(h: RecordBase) -> Option<Psn> {
     let plain = h.op == Opcode::RC_ACK && h.flags == WHOLE && h.payload == 0 && h.n == 1;
     // IBTA 9.7.7.2, taken
     (plain && matches!(Syndrome::parse(h.syndrome), Syndrome::Ack { .. })).then_some(h.psn)

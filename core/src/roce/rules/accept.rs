@@ -118,9 +118,10 @@ impl Conn<'_> {
         self.qp.counters.count_received(packets, bytes);
     }
 
-    /// Takes a single message, a SEND or WRITE of the queue pair's own peer, and owes its ACK, if
-    /// it is in order and nothing blocks it. False: nothing has changed. `DC`: it is a context of a
-    /// DC target; else it is RC.
+    /// Takes a message of one packet, a SEND or WRITE, if it is in order and nothing blocks it; its
+    /// ACK is owed then. False: nothing has changed, and the general path takes the message. The
+    /// caller has checked that the packet is of the queue pair's peer. `DC`: the queue pair is a
+    /// context of a DC target; else it is RC.
     #[inline(always)]
     pub(in crate::roce) fn take_single<const DC: bool>(
         &mut self,
@@ -130,8 +131,9 @@ impl Conn<'_> {
         payload: &[u8],
     ) -> bool {
         let receives = run.kind != PacketKind::Write || run.has_imm;
-        // Mostly the thread that runs the engine polls the CQ. The other case is a call of its own,
-        // so that the values of this one stay in registers.
+        // Mostly the thread that runs this also polls the CQ, and gets the completion by hand. A
+        // completion that goes into the CQ instead has a function of its own: inlined here, its
+        // values would take the registers of the usual case.
         let taken = match !receives || self.hands_over() {
             true => self.accept_single::<DC, true>(run, bytes, payload),
             false => self.reborrow().accept_into_cq::<DC>(&Run { ..*run }, bytes, payload),

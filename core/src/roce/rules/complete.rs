@@ -41,13 +41,11 @@ pub(in crate::roce) struct Ending<'a> {
 
 /// Prepares the end of a request: finds room for its completion, if it is signaled or has failed.
 /// `None`: there is no room now. `code`: its [`wc_opcode`], an argument because the single path
-/// knows it without a look-up.
+/// knows it without a look-up. `scq`: the index of its queue pair's CQ, among those of the engine.
 #[inline(always)]
 pub(in crate::roce) fn prepare<'a>(
     s: &'a Shared,
-    key: &EngineKey,
-    cqs: &'a mut Table<Cq>,
-    scq: u32,
+    (key, cqs, scq): (&EngineKey, &'a mut Table<Cq>, u32),
     wqe: &SendWqe,
     code: u32,
     status: u32,
@@ -91,8 +89,8 @@ impl Conn<'_> {
         let slot = sq.at(qp.conn.req.released);
         let wqe = slot.header();
         let code = opcode::row(wqe.opcode).completion;
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
-        let Some(ending) = ending else { return false };
+        let scq = (&common.key, &mut common.cqs, qp.scq);
+        let Some(ending) = prepare(self.s, scq, wqe, code, status) else { return false };
         ending.finish(self.s, qp, sq, in_flight, None);
         true
     }

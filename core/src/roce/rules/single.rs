@@ -101,8 +101,8 @@ impl Conn<'_> {
         let mut sq = self.q.engine_sq(&common.key);
         let slot = sq.peek(0);
         let wqe = slot.header();
-        let (code, status) = (code_of_single(wqe), wc_status::SUCCESS);
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
+        let scq = (&common.key, &mut common.cqs, qp.scq);
+        let ending = prepare(self.s, scq, wqe, code_of_single(wqe), wc_status::SUCCESS);
         let Some(ending) = ending else { return false };
         qp.counters.count_received(1, ACK_BYTES);
         single_progress(qp, self.peer, now);
@@ -133,8 +133,8 @@ impl Conn<'_> {
         for _ in 0..count {
             let slot = sq.at(qp.conn.req.released);
             let wqe = slot.header();
-            let (code, status) = (code_of_single(wqe), wc_status::SUCCESS);
-            let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
+            let scq = (&common.key, &mut common.cqs, qp.scq);
+            let ending = prepare(self.s, scq, wqe, code_of_single(wqe), wc_status::SUCCESS);
             debug_assert!(ending.is_some(), "room was checked");
             let Some(ending) = ending else { break };
             let handoff = Some(&mut common.handoff);

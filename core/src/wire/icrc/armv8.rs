@@ -18,7 +18,7 @@ pub(super) fn update(mut state: u32, data: &[u8]) -> u32 {
     state
 }
 
-/// The state after a packet: see [`super::Head`].
+/// The state after a packet: see [`super::MaskedHeaders`].
 #[target_feature(enable = "crc")]
 pub(super) fn icrc(varying: u64, v6: bool, begin: u64, end: u64, rest: &[u8]) -> u32 {
     let between = &[0; V6_BETWEEN][..if v6 { V6_BETWEEN } else { V4_BETWEEN }];

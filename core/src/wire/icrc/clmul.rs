@@ -342,8 +342,8 @@ pub(super) fn update_128(state: u32, data: &[u8]) -> u32 {
 }
 
 /// The state after a packet, by 128-bit registers. The arguments: the eight bytes that vary, the
-/// constant that folds them up to the end of the BTH, the two numbers of [`super::Head::last`], and
-/// the bytes after the BTH.
+/// constant that folds them up to the end of the BTH, the two numbers of
+/// [`super::MaskedHeaders::last`], and the bytes after the BTH.
 #[target_feature(enable = "pclmulqdq,sse4.1,ssse3")]
 pub(super) fn icrc_128(varying: u64, fold: u64, begin: u64, end: u64, rest: &[u8]) -> u32 {
     let (block, blocks) = go_on(head_block(varying, fold, begin, end), rest);

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use super::armv8;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::{clmul, V4_FOLD, V6_FOLD};
-use super::{table, Head, V4_BETWEEN, V6_BETWEEN};
+use super::{table, MaskedHeaders, V4_BETWEEN, V6_BETWEEN};
 
 /// An implementation of the CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,9 +113,9 @@ impl Runnable {
 
     /// The state after a packet that begins with `head`.
     #[inline]
-    pub(super) fn icrc(self, head: Head, rest: &[u8]) -> u32 {
+    pub(super) fn icrc(self, head: MaskedHeaders, rest: &[u8]) -> u32 {
         // Numbers, not a struct, go into the call: six of them travel in registers.
-        let Head { varying, v6, last: [begin, end] } = head;
+        let MaskedHeaders { varying, v6, last: [begin, end] } = head;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         let fold = if v6 { V6_FOLD } else { V4_FOLD };
         match self.0 {

@@ -1,19 +1,19 @@
 //! The change of ICRCs from one flow to another, for many packets alike.
 
-use super::{Bth, Flow, ICRC_LEN};
+use super::{Bth, IcrcFlow, ICRC_LEN};
 
 /// Differences of identifications that are remembered: those within a burst.
 const KNOWN: usize = 16;
 
-/// [`Flow::icrc_after`] for many packets that go from one flow to another. The change of the ICRC
-/// depends on the flows, the packet's length, and the bits in which the identifications differ. It
-/// is remembered for the flows and the length of the last packet.
+/// [`IcrcFlow::icrc_after`] for many packets that go from one flow to another. The change of the
+/// ICRC depends on the flows, the packet's length, and the bits in which the identifications
+/// differ. It is remembered for the flows and the length of the last packet.
 ///
 /// # Thread-safety
 /// One thread at a time.
 #[derive(Clone, Debug, Default)]
 pub struct Hop {
-    flows: Option<(Flow, Flow)>,
+    flows: Option<(IcrcFlow, IcrcFlow)>,
     len: usize,
     /// Bits of the entries of `changes` that are valid.
     valid: u16,
@@ -24,7 +24,13 @@ impl Hop {
     /// As `flow.icrc_after(ident, was, packet)`: some 2 ns if a packet of the same length, whose
     /// identifications differed in the same bits, went the same way before.
     #[inline]
-    pub fn icrc_after(&mut self, flow: &Flow, ident: u16, was: (&Flow, u16), packet: &[u8]) -> u32 {
+    pub fn icrc_after(
+        &mut self,
+        flow: &IcrcFlow,
+        ident: u16,
+        was: (&IcrcFlow, u16),
+        packet: &[u8],
+    ) -> u32 {
         let Some(icrc) = packet.last_chunk::<ICRC_LEN>() else { return 0 };
         if packet.len() < Bth::LEN + ICRC_LEN {
             return 0;

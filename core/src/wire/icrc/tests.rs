@@ -100,8 +100,8 @@ fn every_implementation_is_the_table() {
 
 #[test]
 fn icrcs_of_every_implementation_are_the_tables() {
-    let v4 = Flow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791);
-    let v6 = Flow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791);
+    let v4 = IcrcFlow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791);
+    let v6 = IcrcFlow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791);
     let data = noise(Bth::LEN + LONG + 16);
     for which in available() {
         for len in Bth::LEN..Bth::LEN + if cfg!(miri) { 80 } else { LONG } {
@@ -117,8 +117,8 @@ fn icrcs_of_every_implementation_are_the_tables() {
 
 #[test]
 fn an_icrc_goes_on_behind_the_headers() {
-    let v4 = Flow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791);
-    let v6 = Flow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791);
+    let v4 = IcrcFlow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791);
+    let v6 = IcrcFlow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791);
     let packet = noise(1000);
     for flow in [v4, v6] {
         for headers in [12, 16, 28, 40, 999, 1000] {
@@ -129,12 +129,12 @@ fn an_icrc_goes_on_behind_the_headers() {
     }
 }
 
-fn flows() -> [Flow; 4] {
+fn flows() -> [IcrcFlow; 4] {
     [
-        Flow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791),
-        Flow::v4([10, 1, 2, 3], [10, 99, 0, 1], 4791, 4791),
-        Flow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791),
-        Flow::v6([0xA5; 16], [0x5B; 16], 0xC0DE, 4791),
+        IcrcFlow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791),
+        IcrcFlow::v4([10, 1, 2, 3], [10, 99, 0, 1], 4791, 4791),
+        IcrcFlow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791),
+        IcrcFlow::v6([0xA5; 16], [0x5B; 16], 0xC0DE, 4791),
     ]
 }
 
@@ -208,8 +208,8 @@ const UC_SEND: &[u8] = &[
 fn frames_of_other_stacks() {
     check_exact(CNP).unwrap();
     check_exact(UC_SEND).unwrap();
-    let cnp = Flow::v4([10, 0, 17, 1], [10, 0, 18, 1], 0, 4791);
-    let uc = Flow::v4([192, 168, 0, 7], [192, 168, 0, 7], 0xC000, 4791);
+    let cnp = IcrcFlow::v4([10, 0, 17, 1], [10, 0, 18, 1], 0, 4791);
+    let uc = IcrcFlow::v4([192, 168, 0, 7], [192, 168, 0, 7], 0xC000, 4791);
     for (flow, frame, ident) in [(cnp, CNP, 0x718C), (uc, UC_SEND, 1144)] {
         let packet = &frame[28..];
         for which in available() {
@@ -224,7 +224,7 @@ fn frames_of_other_stacks() {
 
 #[test]
 fn short_and_cut_packets_are_refused() {
-    let flow = Flow::v4([10, 0, 17, 1], [10, 0, 18, 1], 0, 4791);
+    let flow = IcrcFlow::v4([10, 0, 17, 1], [10, 0, 18, 1], 0, 4791);
     for len in 0..CNP.len() {
         assert!(check_exact(&CNP[..len]).is_err(), "{len}");
     }

@@ -10,7 +10,7 @@ use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
 use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::qp_type;
-use gdrcore_core::wire::{Flow, Opcode, PacketKind};
+use gdrcore_core::wire::{IcrcFlow, Opcode, PacketKind};
 
 use super::{same, World};
 use crate::util::*;
@@ -177,7 +177,7 @@ impl World {
             self.net.hosts[self.ends[1 - *from].host].addr,
         );
         src.gid[15] ^= if stranger { 0x40 } else { 0 };
-        let flow = Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
+        let flow = IcrcFlow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
         for (i, packet) in bytes.chunks_mut(*seg).enumerate() {
             flow.append_icrc(i as u16, packet);
         }
@@ -186,7 +186,7 @@ impl World {
     fn deliver_packets(&mut self, (from, bytes, seg): &Frame, src: &PeerAddr, marked: bool) {
         let now = self.net.now;
         let mut g = self.net.lock(&self.ends[1 - from]);
-        let flow = Flow::from_gids(
+        let flow = IcrcFlow::from_gids(
             &src.gid,
             &self.net.hosts[self.ends[1 - from].host].addr.gid,
             src.port,

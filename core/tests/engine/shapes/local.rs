@@ -1,7 +1,7 @@
 //! SENDs, WRITEs and READs between two queue pairs of one engine, in one step.
 
 use gdrcore_core::verbs::post;
-use gdrcore_core::verbs::shared::at_once;
+use gdrcore_core::verbs::shared::slotless;
 use gdrcore_core::verbs::types::*;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ impl World {
         self.ways.reads += u64::from(passed && opcode == wr_opcode::RDMA_READ);
         if passed && e.kind == qp_type::RC && opcode != wr_opcode::RDMA_READ {
             let q = &self.net.hosts[e.host].engine.shared().qps[index(e.qp)];
-            assert_eq!(q.at_once.load(Relaxed), at_once::WITHIN, "the next one is offered");
+            assert_eq!(q.slotless.load(Relaxed), slotless::WITHIN, "the next one is offered");
         }
     }
 }

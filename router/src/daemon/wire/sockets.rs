@@ -3,7 +3,7 @@
 use crate::relay::far::source_port;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::wire::grh::Fields;
-use gdrcore_core::wire::{Flow, Hop};
+use gdrcore_core::wire::{Hop, IcrcFlow};
 use gdrcore_net::addr::{endpoint, peer_addr, Endpoint};
 use gdrcore_net::port::{Burst, TxOutcome};
 use gdrcore_net::shm::relay::{Packet, PACKET_MAX};
@@ -14,7 +14,7 @@ use std::ops::Range;
 #[derive(Clone, Copy)]
 pub(super) struct OpenBurst {
     to: PeerAddr,
-    flow: Flow,
+    flow: IcrcFlow,
     len: usize,
     seg: usize,
     packets: u16,
@@ -37,7 +37,7 @@ pub(super) struct HeldPacket {
     pub(super) grh: Fields,
     pub(super) len: usize,
     /// The flow of its ICRC; `None`: the ICRC is to be computed.
-    pub(super) was: Option<Flow>,
+    pub(super) was: Option<IcrcFlow>,
 }
 
 /// The sockets of a session.
@@ -66,7 +66,7 @@ impl SessionSockets {
         from: &Endpoint,
         to: &Endpoint,
         packet: &Packet<'_>,
-        was: Option<Flow>,
+        was: Option<IcrcFlow>,
     ) -> bool {
         let len = packet.len();
         let most = self.tx.max_segments(to);
@@ -78,7 +78,7 @@ impl SessionSockets {
                 return false;
             }
             let port = source_port(self.blocks.start);
-            let flow = Flow::from_gids(&from.ip, &to.ip, port, to.port);
+            let flow = IcrcFlow::from_gids(&from.ip, &to.ip, port, to.port);
             self.open = Some(OpenBurst { to: peer, flow, len: 0, seg: len, packets: 0 });
         }
         let (Some(space), Some(open)) = (self.tx.tx_space(), &mut self.open) else { return false };

@@ -16,7 +16,7 @@ use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 use heapless::HistoryBuf;
 use std::os::fd::RawFd;
 
@@ -231,7 +231,7 @@ impl Claim {
         *out = Some(Member {
             socket_dir: self.socket_dir,
             local: at,
-            flow: Flow::from_gids(&at.ip, &at.ip, at.port, at.port),
+            flow: IcrcFlow::from_gids(&at.ip, &at.ip, at.port, at.port),
             socket,
             block: self.block,
             count: self.count,

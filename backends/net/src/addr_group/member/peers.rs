@@ -5,7 +5,7 @@ use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
 use crate::local::{connect, is_open, listener_block, receipts_of, Holder, Role, SocketPath};
 use crate::wait::watch;
-use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::error::Error;
 use gdrcore_core::receipt::Receipts;
 
@@ -65,7 +65,7 @@ impl Member {
     /// receipts are remembered. Cost: two system calls where no process of this host and user is.
     #[cold]
     pub(crate) fn void_receipt(&mut self, at: &Endpoint, qpn: u32) {
-        let block = (qpn / QPN_UNIT) as u16;
+        let block = qpn_block(qpn);
         let left = receipts_of(&self.socket_dir, at, block, true);
         let Some(psn) = left.and_then(|left| left.find(qpn)) else { return };
         self.void_receipts.write((*at, qpn, psn));

@@ -10,7 +10,7 @@ use super::{Arrived, Member, Phase};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::reason::say;
-use gdrcore_core::wire::{Flow, ICRC_LEN};
+use gdrcore_core::wire::{IcrcFlow, ICRC_LEN};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,7 +45,7 @@ const NAMES_CHECK_NS: u64 = 50_000_000;
 
 /// Sends a packet to oneself: from a socket to an address, whose `flow` it has. What cannot be sent
 /// now is lost.
-fn send_self_test(socket: RawFd, to: &Endpoint, flow: &Flow, qpn: u32, number: u64) {
+fn send_self_test(socket: RawFd, to: &Endpoint, flow: &IcrcFlow, qpn: u32, number: u64) {
     let mut packet = [0u8; SELF_LEN];
     packet[0] = OPCODE;
     packet[2..4].copy_from_slice(&0xffffu16.to_be_bytes());
@@ -66,7 +66,7 @@ fn send_self_test(socket: RawFd, to: &Endpoint, flow: &Flow, qpn: u32, number: u
 /// of a user who has logged out (logind.conf(5), RemoveIPC).
 pub(crate) fn request_renewal(at: &Endpoint) {
     let Ok(from) = crate::udp::unconnected(at) else { return };
-    let flow = Flow::from_gids(&at.ip, &at.ip, at.port, at.port);
+    let flow = IcrcFlow::from_gids(&at.ip, &at.ip, at.port, at.port);
     for index in 0..64 {
         send_self_test(from.raw(), at, &flow, INDEX_QPN_BASE + index, RENEW_NAMES);
     }

@@ -7,6 +7,7 @@ use crate::clock::{now_ns, wall_ns};
 use crate::local::sweep;
 use crate::map::Map;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
+use gdrcore_core::config::{qpn_block, QPN_UNIT};
 use gdrcore_core::error::Error;
 use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::Psn;
@@ -562,7 +563,7 @@ fn what_a_killed_peer_left_is_found_by_any_block() {
     let receipts = peer.member.receipts.as_ref().unwrap().receipts();
     assert_eq!(qpns.map(|qpn| receipts.leave(qpn, Psn::new(9))), [0, 0]);
     let left = |here: &One, qpn: u32| {
-        let block = (qpn / QPN_UNIT) as u16;
+        let block = qpn_block(qpn);
         here.member.receipts_of(&there, block, false).and_then(|left| left.find(qpn)).map(Psn::get)
     };
     assert_eq!(qpns.map(|qpn| left(&here, qpn)), [None, None], "it lives");

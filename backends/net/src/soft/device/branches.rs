@@ -160,7 +160,7 @@ impl SoftDevice {
     /// else of the receive CQ. CQs of other engines get a branch there.
     ///
     /// # Errors
-    /// As there; as [`gdrcore_core::engine::Guard::cq_branch`] and `cq_may_branch`.
+    /// As there; as [`gdrcore_core::engine::EngineGuard::cq_branch`] and `cq_may_branch`.
     pub(super) fn qp_make(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         // The queue pair's protection domain must not end meanwhile in another engine.
         let _control = self.control()?;

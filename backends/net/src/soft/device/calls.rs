@@ -475,7 +475,7 @@ impl Device for SoftDevice {
 
     fn progress(&self) -> Result<usize> {
         self.fork.check()?;
-        Ok(self.engines.iter().map(SoftEngine::quick_progress).sum())
+        Ok(self.engines.iter().map(SoftEngine::program_round).sum())
     }
 
     fn fd(&self) -> Result<i32> {

@@ -178,7 +178,7 @@ impl Plan {
 
 /// State that calls for the whole device change, under [`SoftDevice::control`].
 #[derive(Default)]
-pub(super) struct Control {
+pub(super) struct DeviceState {
     /// Memory that the program gave. A part of each room is for engines that are not made yet.
     rooms: heapless::Vec<Room, ROOMS>,
     /// Whether the helpers run.
@@ -249,7 +249,7 @@ impl SoftDevice {
         }
     }
 
-    fn make(&self, control: &Control, k: usize) -> Result<&'static SoftEngine> {
+    fn make(&self, control: &DeviceState, k: usize) -> Result<&'static SoftEngine> {
         let engine = with_stack("gdrc-engine", || {
             // SAFETY: nobody makes engines but under `control`, and there is no engine `k`.
             let engine = unsafe { self.plan.open(k, self.plan.pcap.as_deref(), None)? };
@@ -275,7 +275,7 @@ impl SoftDevice {
     }
 
     /// Gives an engine all that belongs to the whole device.
-    fn complete(&self, control: &Control, k: usize, engine: &'static SoftEngine) -> Result<()> {
+    fn complete(&self, control: &DeviceState, k: usize, engine: &'static SoftEngine) -> Result<()> {
         for room in &control.rooms {
             let (at, bytes) = self.part_of(room, k);
             // SAFETY: the contract of `arena_add`, and the part is this engine's alone.
@@ -284,9 +284,9 @@ impl SoftDevice {
         let first = self.engines.first();
         {
             let (mut theirs, mut held) = (first.lock_control(), engine.lock_control());
-            held.guard.adopt_all(&theirs.guard)?;
+            held.adopt_all(&theirs)?;
             if let Some(device) = control.device {
-                held.guard.set_other_tables(device, k);
+                held.set_other_tables(device, k);
             }
             if let (Some(of), Some(shm)) = (&theirs.port().shm, &mut held.port().shm) {
                 shm.share_all(of)?;

@@ -3,7 +3,7 @@
 //! A queue pair that is connected to one of another engine makes the link to that engine. Each
 //! datagram and DC request may go to another engine, so an address handle makes all links.
 
-use super::engines::Control;
+use super::engines::DeviceState;
 use super::SoftDevice;
 use crate::rights;
 use crate::soft::siblings::Siblings;
@@ -33,7 +33,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// Those of [`SoftEngine::link_sibling`].
-    pub(super) fn link_all(&self, control: &mut Control) -> Result<()> {
+    pub(super) fn link_all(&self, control: &mut DeviceState) -> Result<()> {
         if self.plan.siblings.is_some() && !control.links_all {
             for engine in self.engines.numbered() {
                 self.link_with_others(engine)?;

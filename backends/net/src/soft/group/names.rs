@@ -10,17 +10,17 @@ use gdrcore_core::verbs::types::Handle;
 impl EngineLock<'_> {
     /// Listens at an id's port: one listener for each port among all devices of the address.
     pub(in crate::soft) fn listen(&mut self, id: Handle, backlog: u32) -> Result<()> {
-        let (port_space, port) = self.guard.cm().bound(id)?;
+        let (port_space, port) = self.cm().bound(id)?;
         if let Some(member) = &mut self.port().member {
             member.offer(id, port_space, port)?;
         }
-        self.guard.cm_listen(now_ns(), id, backlog)
+        self.cm_listen(now_ns(), id, backlog)
     }
 
     /// Takes the name of an id's port before it listens, so that requests for it come to this
     /// device and no other device refuses them.
     pub(in crate::soft) fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
-        let (port_space, port) = self.guard.cm().bound(id)?;
+        let (port_space, port) = self.cm().bound(id)?;
         if let Some(member) = &mut self.port().member {
             if soon {
                 member.offer(id, port_space, port)?;
@@ -28,7 +28,7 @@ impl EngineLock<'_> {
                 member.withdraw(id);
             }
         }
-        self.guard.cm().announce(id, soon)
+        self.cm().announce(id, soon)
     }
 
     /// Withdraws the service of an id that has ended.

@@ -7,19 +7,20 @@ use crate::port::RxPacket;
 use crate::soft::peers::witness::note_refusal;
 use crate::soft::{endpoint, peer_addr, PortState};
 use gdrcore_core::cm::Addressee;
+use gdrcore_core::config::qpn_block;
 use gdrcore_core::engine::cm::GSI_QPN;
-use gdrcore_core::engine::{Arrival, Guard};
+use gdrcore_core::engine::{Arrival, EngineGuard};
 use gdrcore_core::mem::host;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::grh::Fields;
-use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
+use gdrcore_core::wire::{Class, IcrcFlow, ICRC_LEN};
 
 /// Passes received packets of this device to the engine and forwards the others. `recent`: the time
 /// of an earlier round. Returns the packets handled.
 #[inline]
 pub(in crate::soft) fn receive_shared(
-    g: &mut Guard<'_>,
+    g: &mut EngineGuard<'_>,
     member: &mut Member,
     recent: u64,
     mut now: impl FnMut() -> u64,
@@ -42,7 +43,7 @@ pub(in crate::soft) fn receive_shared(
 /// because a device that is about to end must not leave them in its socket.
 #[cold]
 pub(in crate::soft) fn split_by_owner(
-    g: &mut Guard<'_>,
+    g: &mut EngineGuard<'_>,
     member: &mut Member,
     now: u64,
     r: &RxPacket<'_>,
@@ -90,14 +91,14 @@ fn sender(p: &Packets<'_>) -> PeerAddr {
     PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(&p.src) }
 }
 
-fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
+fn to_engine(g: &mut EngineGuard<'_>, now: u64, p: &Packets<'_>) -> usize {
     let r = RxPacket { src: sender(p), seg: p.seg, data: p.data };
     g.handle_arrival(&Arrival { first: p.first, ..r.arrival(now) }, || now)
 }
 
 /// Routes a packet for QP1, which all devices of an address share, by the id or the service that it
 /// names. The engine handles a packet that no member takes, as on a device alone.
-fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) -> usize {
+fn route_mad(g: &mut EngineGuard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) -> usize {
     let to = match p.data.split_last_chunk::<ICRC_LEN>().map(|(body, _)| Run::parse_packet(body)) {
         Some(Ok((run, mad))) if run.dest_qpn == GSI_QPN => Addressee::from_mad(mad),
         _ => Addressee::Anyone,
@@ -121,7 +122,7 @@ fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) 
 
 impl PortState {
     /// Receives messages of the group and maintains the membership. Returns the packets handled.
-    pub(in crate::soft) fn maintain_group(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
+    pub(in crate::soft) fn maintain_group(&mut self, g: &mut EngineGuard<'_>, now: u64) -> usize {
         let Some(member) = &mut self.member else { return 0 };
         let waits = member.has_others() && g.next_timeout(now).is_some();
         let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
@@ -149,7 +150,7 @@ impl PortState {
             if p.data.chunks(seg).any(|packet| member.owner_of(packet) == Owner::Local) {
                 member.note_detour(now);
             }
-            let mut take = |g: &mut Guard<'_>, p: &Packets<'_>| {
+            let mut take = |g: &mut EngineGuard<'_>, p: &Packets<'_>| {
                 let n = to_engine(g, now, p);
                 member.count_detoured(n as u64);
                 if ports.vet_refused(g, &local) {
@@ -203,9 +204,9 @@ pub(in crate::soft) fn forward_run(
     if host::fetch(payload.as_ptr() as u64, &mut packet[head..head + payload.len()]).is_err() {
         return member.count_dropped(1);
     }
-    Flow::from_gids(&from.ip, &local.ip, from.port, local.port).append_icrc(0, packet);
+    IcrcFlow::from_gids(&from.ip, &local.ip, from.port, local.port).append_icrc(0, packet);
     let p = Packets { src: *from, seg: len as u16, first: 0, grh: run.grh, data: packet };
-    let block = (run.dest_qpn / gdrcore_core::config::QPN_UNIT) as u16;
+    let block = qpn_block(run.dest_qpn);
     if !member.forward(block, &p) {
         member.count_dropped(1);
     }

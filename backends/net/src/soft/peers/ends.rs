@@ -3,19 +3,19 @@
 
 use crate::addr_group::Member;
 use crate::soft::{endpoint, peer_addr, PortState};
-use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::config::qpn_block;
+use gdrcore_core::engine::EngineGuard;
 
 impl PortState {
     /// Watches the processes to which there are connections now; others are asked now and then.
     /// Cost: two comparisons if no connection has begun or ended.
-    pub(in crate::soft) fn watch_peers(&mut self, g: &mut Guard<'_>, now: u64) {
+    pub(in crate::soft) fn watch_peers(&mut self, g: &mut EngineGuard<'_>, now: u64) {
         // Handles ended processes first, because a new one may have the same block.
         if self.has_gone_peers() {
             return;
         }
         while let Some((peer, qpn, own_qpn)) = g.cm().next_unwatched() {
-            let block = (qpn / QPN_UNIT) as u16;
+            let block = qpn_block(qpn);
             let watch = |member: &mut Member| member.watch_peer(&endpoint(&peer), block);
             if !self.member.as_mut().is_some_and(watch) {
                 g.cm_begin_keepalive(now, own_qpn);
@@ -32,14 +32,14 @@ impl PortState {
     /// nothing. The packets of such a process are handled first, which is why its link is already
     /// closed.
     #[inline]
-    pub(in crate::soft) fn end_peers(&mut self, g: &mut Guard<'_>, now: u64) {
+    pub(in crate::soft) fn end_peers(&mut self, g: &mut EngineGuard<'_>, now: u64) {
         if self.has_gone_peers() {
             self.end_peers_gone(g, now);
         }
     }
 
     #[cold]
-    fn end_peers_gone(&mut self, g: &mut Guard<'_>, now: u64) {
+    fn end_peers_gone(&mut self, g: &mut EngineGuard<'_>, now: u64) {
         let PortState { member, shm, schedule, .. } = self;
         let Some(member) = member else { return };
         let is_closed =

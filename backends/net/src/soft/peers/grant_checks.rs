@@ -3,18 +3,18 @@
 
 use crate::soft::PortState;
 use gdrcore_core::device::MrAttr;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 
 /// Checks all grants if anything that they depend on has changed.
 #[inline]
-pub(in crate::soft) fn check_grants_if_changed(g: &Guard<'_>, port: &mut PortState) {
+pub(in crate::soft) fn check_grants_if_changed(g: &EngineGuard<'_>, port: &mut PortState) {
     if g.changes() != port.seen.changes {
         check_grants(g, port);
     }
 }
 
 #[cold]
-pub(in crate::soft) fn check_grants(g: &Guard<'_>, port: &mut PortState) {
+pub(in crate::soft) fn check_grants(g: &EngineGuard<'_>, port: &mut PortState) {
     port.seen.changes = g.changes();
     let Some(shm) = &mut port.shm else { return };
     if g.connections_begun() != port.seen.connections_begun {

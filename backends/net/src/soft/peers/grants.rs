@@ -7,7 +7,7 @@ use crate::shm::ShmPort;
 use crate::soft::lock::EngineLock;
 use crate::soft::peers::grant_checks::check_grants;
 use crate::soft::{PortState, SoftEngine};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::Path;
@@ -29,7 +29,7 @@ impl SoftEngine {
         }
         let mut held = self.lock_control();
         // The region may have been destroyed meanwhile, or have another range.
-        if held.guard.mr_query(mr)? != region || region.provider != 0 {
+        if held.mr_query(mr)? != region || region.provider != 0 {
             return Err(refuse!(Invalid, "mr: not host memory, or it has changed during the call"));
         }
         match &mut held.port().shm {
@@ -59,7 +59,11 @@ impl SoftEngine {
     /// false if any WRITE is left.
     #[cold]
     #[inline(never)]
-    pub(in crate::soft) fn write_peer(g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
+    pub(in crate::soft) fn write_peer(
+        g: &mut EngineGuard<'_>,
+        port: &mut PortState,
+        qi: usize,
+    ) -> bool {
         let Some(shm) = &mut port.shm else { return false };
         let Some(Path::Link(link)) = g.path_of(qi) else { return false };
         match shm.peer_grants_any(link) {
@@ -87,7 +91,7 @@ impl SoftEngine {
         let Some(write) = write.filter(|write| write.opcode == wr_opcode::RDMA_WRITE) else {
             return false;
         };
-        self.execute_in_turn(qi, |held| {
+        self.try_unposted(qi, |held| {
             let (g, port) = held.parts();
             let Some(shm) = &mut port.shm else { return false };
             g.write_peer_single(qi, &write, |link| shm.peer_grants(link))
@@ -97,7 +101,7 @@ impl SoftEngine {
 
 /// Grants the regions that peers have requested, if every WRITE to the whole region would be
 /// allowed.
-pub(in crate::soft) fn export_requested(g: &Guard<'_>, shm: &mut ShmPort) {
+pub(in crate::soft) fn export_requested(g: &EngineGuard<'_>, shm: &mut ShmPort) {
     while let Some(asked) = shm.take_request() {
         let GrantRequest { from_qpn, qpn, rkey } = asked.request;
         if let Some(region) = g.mappable_region(qpn, from_qpn, &asked.from.ip, rkey) {

@@ -12,8 +12,8 @@ use crate::soft::rounds::limits::{Round, BURSTS, DRAIN_ROUNDS};
 use crate::soft::rounds::schedule::Schedule;
 use crate::soft::router::relayed;
 use crate::soft::{endpoint, peer_addr, PathChoice, PortState, SoftEngine};
-use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::config::qpn_block;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::roce::peer::Path;
 use gdrcore_core::roce::run::{Run, Words};
 use gdrcore_core::wire::Malformed;
@@ -21,7 +21,7 @@ use gdrcore_core::wire::Malformed;
 /// The engine that takes the runs and records that come over links.
 struct Arrivals<'a, 'g> {
     engine: &'a SoftEngine,
-    g: &'a mut Guard<'g>,
+    g: &'a mut EngineGuard<'g>,
     member: &'a mut Option<Member>,
     schedule: &'a Schedule,
     now: u64,
@@ -69,7 +69,7 @@ impl SoftEngine {
     #[inline(always)]
     pub(in crate::soft) fn send_to_link<const DC: bool>(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         qi: usize,
         is_plain: bool,
@@ -79,7 +79,7 @@ impl SoftEngine {
         // peer has the message.
         let asleep = !self.is_helper_awake();
         if !is_plain || !g.send_single::<DC, _>(qi, shm, asleep, now_ns) {
-            return self.send_several(g, port, qi);
+            return self.send_posted_to_link(g, port, qi);
         }
         if asleep {
             self.notify_helper(g, now_ns(), Round::Send);
@@ -91,7 +91,12 @@ impl SoftEngine {
     /// take another path, or there is more to do.
     #[cold]
     #[inline(never)]
-    fn send_several(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
+    fn send_posted_to_link(
+        &self,
+        g: &mut EngineGuard<'_>,
+        port: &mut PortState,
+        qi: usize,
+    ) -> bool {
         let (Some(Path::Link(link)), Some(shm)) = (g.path_of(qi), &mut port.shm) else {
             return false;
         };
@@ -109,7 +114,7 @@ impl SoftEngine {
     #[inline]
     pub(in crate::soft) fn maintain_if_due(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         now: u64,
         handled: usize,
@@ -124,7 +129,7 @@ impl SoftEngine {
     #[inline(always)]
     pub(in crate::soft) fn read_links(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         now: u64,
     ) -> usize {
@@ -138,7 +143,7 @@ impl SoftEngine {
     #[inline(never)]
     pub(in crate::soft) fn drain_links(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         now: u64,
     ) -> usize {
@@ -149,14 +154,14 @@ impl SoftEngine {
     /// Finds links back to DC initiators whose requests came over a link. An initiator without a
     /// link is answered through the port. Costs some system calls for each.
     #[cold]
-    pub(in crate::soft) fn link_contexts(&self, g: &mut Guard<'_>, port: &mut PortState) {
+    pub(in crate::soft) fn link_contexts(&self, g: &mut EngineGuard<'_>, port: &mut PortState) {
         while let Some((at, addr, qpn)) = g.next_unlinked() {
             if let Some(siblings) = &self.siblings {
                 self.link_context(g, port, siblings, at, qpn);
                 continue;
             }
             let Some(shm) = port.shm.as_mut().filter(|_| self.via.is_none()) else { continue };
-            let block = (qpn / QPN_UNIT) as u16;
+            let block = qpn_block(qpn);
             if let Ok(link) = shm.connect(&endpoint(&addr), Some(block), &self.waiter) {
                 g.set_context_link(at, link);
             }
@@ -168,7 +173,7 @@ impl SoftEngine {
     #[cold]
     pub(in crate::soft) fn maintain_links(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         now: u64,
     ) -> bool {
@@ -203,7 +208,7 @@ impl SoftEngine {
     /// Reports lost links to the engine. A link for datagrams leads to an address, which may have
     /// other owners. So these datagrams take the network from now on, unless the device uses only
     /// shared memory.
-    fn lose_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    fn lose_links(&self, g: &mut EngineGuard<'_>, port: &mut PortState, now: u64) {
         let PortState { shm: Some(shm), member, .. } = port else { return };
         while let Some((link, lost)) = shm.take_lost() {
             g.take_link_receipts(now, link, lost.receipts());
@@ -222,7 +227,12 @@ impl SoftEngine {
 
     /// Writes the engine's frames for other processes into their rings.
     #[inline]
-    pub(in crate::soft) fn send_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    pub(in crate::soft) fn send_links(
+        &self,
+        g: &mut EngineGuard<'_>,
+        port: &mut PortState,
+        now: u64,
+    ) {
         let Some(shm) = &mut port.shm else { return };
         port.rings_full = false;
         let mut full = [u16::MAX; 4];

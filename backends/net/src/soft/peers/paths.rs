@@ -5,8 +5,8 @@ use crate::addr::Endpoint;
 use crate::soft::lock::EngineLock;
 use crate::soft::router::routed::RouterLink;
 use crate::soft::{PathChoice, PortState, SoftEngine};
-use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::config::qpn_block;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
@@ -22,7 +22,7 @@ impl SoftEngine {
     pub(in crate::soft) fn with_path<R>(
         &self,
         ah: &AhAttr,
-        change: impl FnOnce(&mut Guard<'_>) -> Result<R>,
+        change: impl FnOnce(&mut EngineGuard<'_>) -> Result<R>,
     ) -> Result<R> {
         let mut held = self.lock()?;
         self.choose_path(&mut held, ah, None, None)?;
@@ -79,7 +79,7 @@ impl SoftEngine {
 
     fn find_path(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         ah: &AhAttr,
         dest_qpn: Option<u32>,
@@ -105,7 +105,7 @@ impl SoftEngine {
             g.set_own_address_remote(true);
         }
         let Some(shm) = &mut port.shm else { return Ok(()) };
-        match shm.connect(&to, dest_qpn.map(|qpn| (qpn / QPN_UNIT) as u16), &self.waiter) {
+        match shm.connect(&to, dest_qpn.map(qpn_block), &self.waiter) {
             Ok(link) => g.set_link(Some(link)),
             Err(_) if self.path == PathChoice::Auto => {}
             Err(e) => return Err(e),

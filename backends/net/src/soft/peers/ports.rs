@@ -18,7 +18,7 @@ use crate::clock::now_ns;
 use crate::netlink::is_local;
 use crate::sock_diag::receiving_user;
 use crate::soft::endpoint;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::roce::peer::PeerAddr;
 
 /// Look-ups take at most the time divided by this.
@@ -113,14 +113,14 @@ fn look_up(peer: &PeerAddr, port: u16, local: &Endpoint) -> Found {
 impl PeerPorts {
     /// Checks the allowed ports again at intervals, after packets came to the device at `local`.
     #[inline]
-    pub(in crate::soft) fn review(&mut self, g: &mut Guard<'_>, now: u64, local: &Endpoint) {
+    pub(in crate::soft) fn review(&mut self, g: &mut EngineGuard<'_>, now: u64, local: &Endpoint) {
         if self.any && now >= self.again_at {
             self.look_again(g, now, local);
         }
     }
 
     #[cold]
-    fn look_again(&mut self, g: &mut Guard<'_>, now: u64, local: &Endpoint) {
+    fn look_again(&mut self, g: &mut EngineGuard<'_>, now: u64, local: &Endpoint) {
         self.again_at = now + AGAIN_NS;
         for slot in &mut self.allowed {
             let others = |(peer, port): &PeerPort| look_up(peer, *port, local) != Found::Peers;
@@ -136,12 +136,16 @@ impl PeerPorts {
     /// at `local`. True: the port is the peer's, and is allowed from now on. The packets must be
     /// handled again then, because the peer may never repeat them.
     #[inline]
-    pub(in crate::soft) fn vet_refused(&mut self, g: &mut Guard<'_>, local: &Endpoint) -> bool {
+    pub(in crate::soft) fn vet_refused(
+        &mut self,
+        g: &mut EngineGuard<'_>,
+        local: &Endpoint,
+    ) -> bool {
         g.has_refused_port() && self.vet(g, local)
     }
 
     #[cold]
-    fn vet(&mut self, g: &mut Guard<'_>, local: &Endpoint) -> bool {
+    fn vet(&mut self, g: &mut EngineGuard<'_>, local: &Endpoint) -> bool {
         let Some((peer, port)) = g.take_refused_port() else { return false };
         // The port was checked in the last second. The engine forgets it when no queue pair is
         // connected to the peer.
@@ -201,7 +205,7 @@ impl PeerPorts {
     }
 
     /// Allows a port. False: no queue pair is connected to the peer.
-    fn allow(&mut self, g: &mut Guard<'_>, peer: &PeerAddr, port: u16) -> bool {
+    fn allow(&mut self, g: &mut EngineGuard<'_>, peer: &PeerAddr, port: u16) -> bool {
         if !g.allow_port(peer, port) {
             return false;
         }

@@ -16,8 +16,8 @@ use crate::soft::peers::ports::LookUps;
 use crate::soft::{endpoint, peer_addr, PortState};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
 use gdrcore_core::cm::{Refusal, REFUSALS};
-use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::config::qpn_block;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Error;
 use gdrcore_core::roce::peer::{Path, PeerAddr};
 use gdrcore_core::roce::witness::Suspect;
@@ -28,14 +28,14 @@ use std::net::{IpAddr, Ipv6Addr};
 /// Adds causes for peers that are about to be given up. Cost: one comparison if there is no such
 /// peer.
 #[inline]
-pub(in crate::soft) fn testify(g: &mut Guard<'_>, port: &PortState, now: u64) {
+pub(in crate::soft) fn testify(g: &mut EngineGuard<'_>, port: &PortState, now: u64) {
     if g.has_suspects() {
         testify_all(g, port, now);
     }
 }
 
 #[cold]
-fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
+fn testify_all(g: &mut EngineGuard<'_>, port: &PortState, now: u64) {
     while let Some(Suspect { qi, peer, path, dest_qpn }) = g.next_suspect() {
         let drained = |link| port.shm.as_ref().and_then(|shm| shm.is_drained(link));
         let cause = match path {
@@ -49,7 +49,7 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
             Path::Loopback | Path::Lost => None,
         };
         let left = |qpn| {
-            let block = (qpn / QPN_UNIT) as u16;
+            let block = qpn_block(qpn);
             port.member.as_ref()?.receipts_of(&endpoint(&peer), block, false)?.find(qpn)
         };
         if let Some(psn) = dest_qpn.filter(|_| path == Path::Port).and_then(left) {
@@ -69,7 +69,7 @@ fn cause_of_silence(reads: bool) -> CauseCode {
 
 /// Notes why a connection request got no answer: the peer's process may live and not poll.
 #[cold]
-pub(in crate::soft) fn explain(g: &mut Guard<'_>, now: u64, e: &CmEvent) {
+pub(in crate::soft) fn explain(g: &mut EngineGuard<'_>, now: u64, e: &CmEvent) {
     let AhAttr { dgid, scope_id, udp_port, .. } = e.peer;
     let peer = PeerAddr { gid: dgid, scope_id, port: udp_port, ..PeerAddr::default() };
     let peer = endpoint(&peer);
@@ -95,7 +95,7 @@ fn has_socket(at: &Endpoint) -> bool {
 /// time, as look-ups of ports do ([`super::ports`]).
 #[cold]
 pub(in crate::soft) fn note_refusal(
-    g: &mut Guard<'_>,
+    g: &mut EngineGuard<'_>,
     look_ups: &mut LookUps,
     now: u64,
     dst: &Endpoint,
@@ -121,7 +121,7 @@ pub(in crate::soft) struct News {
 }
 
 /// Takes the requests that this side has refused; `cause`: of the event.
-pub(in crate::soft) fn gather(g: &mut Guard<'_>, cause: Cause) -> News {
+pub(in crate::soft) fn gather(g: &mut EngineGuard<'_>, cause: Cause) -> News {
     let mut news = News { cause, ..News::default() };
     while let Some(r) = g.cm().take_refusal() {
         // Further refusals are counted, but not printed.

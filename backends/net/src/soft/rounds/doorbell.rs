@@ -5,9 +5,9 @@ use core::sync::atomic::Ordering;
 use crate::clock::now_ns;
 use crate::soft::lock::EngineLock;
 use crate::soft::peers::grant_checks::check_grants_if_changed;
-use crate::soft::rounds::limits::{Round, LOOPBACK_RUNS};
+use crate::soft::rounds::limits::Round;
 use crate::soft::{PortState, SoftEngine};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::verbs::post::{self, Posted};
 use gdrcore_core::verbs::shared::{qp_path, QpShared};
 use gdrcore_core::verbs::types::{wr_opcode, SendWr};
@@ -28,8 +28,8 @@ impl SoftEngine {
         }
         let token = self.before_turn();
         match self.try_lock() {
-            Some(held) => self.send_in_turn(held, qi, q, posted),
-            None => self.send_beside(qi, q),
+            Some(held) => self.doorbell_with_lock(held, qi, q, posted),
+            None => self.doorbell_without_lock(qi, q),
         }
         self.after_turn(token, false);
     }
@@ -38,7 +38,7 @@ impl SoftEngine {
     /// whether it has done so. False: the request must be posted, for example because another
     /// thread has the lock.
     #[inline(always)]
-    pub(in crate::soft) fn execute_in_turn(
+    pub(in crate::soft) fn try_unposted(
         &self,
         qi: usize,
         execute: impl FnOnce(&mut EngineLock<'_>) -> bool,
@@ -52,7 +52,7 @@ impl SoftEngine {
     }
 
     #[inline(always)]
-    fn send_in_turn<'d>(
+    fn doorbell_with_lock<'d>(
         &'d self,
         mut held: EngineLock<'d>,
         qi: usize,
@@ -72,7 +72,7 @@ impl SoftEngine {
     #[inline(always)]
     fn leave<'d>(&'d self, held: EngineLock<'d>, qi: usize, sent: bool) {
         // The round that follows delivers an event that the send has raised.
-        if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
+        if !sent || held.shared().notify.load(Ordering::Relaxed) {
             return self.send_with_others(held, qi);
         }
         drop(held);
@@ -88,7 +88,7 @@ impl SoftEngine {
     ///   then, this thread runs the round.
     #[cold]
     #[inline(never)]
-    fn send_beside(&self, qi: usize, q: &QpShared) {
+    fn doorbell_without_lock(&self, qi: usize, q: &QpShared) {
         if q.path.load(Ordering::Relaxed) >= qp_path::LOOPBACK {
             if let Some(held) = self.lock_within(POST_TRIES) {
                 return self.send_with_others(held, qi);
@@ -104,7 +104,7 @@ impl SoftEngine {
     #[cold]
     #[inline(never)]
     fn send_with_others(&self, mut held: EngineLock<'_>, qi: usize) {
-        if held.guard.wake(qi) {
+        if held.wake(qi) {
             self.round_and_release(held, Round::Send, None);
         } else {
             drop(held);
@@ -118,7 +118,7 @@ impl SoftEngine {
     #[inline(always)]
     fn send_by_path<const DC: bool>(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         qi: usize,
         path: u32,
@@ -156,13 +156,13 @@ impl SoftEngine {
     ) -> bool {
         // SAFETY: our contract.
         let Some(request) = (unsafe { post::single(q, wr) }) else { return false };
-        self.execute_in_turn(qi, |held| held.guard.pass_single(qi, &request))
+        self.try_unposted(qi, |held| held.pass_single(qi, &request))
     }
 
     #[inline(never)]
     fn send_to_port<const DC: bool>(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         qi: usize,
     ) -> bool {
@@ -173,11 +173,11 @@ impl SoftEngine {
     /// Moves what was just posted to a QP to its peer in this engine.
     #[cold]
     #[inline(never)]
-    fn send_within(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
+    fn send_within(&self, g: &mut EngineGuard<'_>, port: &mut PortState, qi: usize) -> bool {
         let now = now_ns();
         port.schedule.set_time(now);
         g.wake(qi);
-        g.run_loopback(now, LOOPBACK_RUNS);
+        g.run_loopback(now);
         self.end_send(g, port, Some(now))
     }
 
@@ -187,7 +187,7 @@ impl SoftEngine {
     #[inline(always)]
     pub(in crate::soft) fn end_send(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         sent: Option<u64>,
     ) -> bool {

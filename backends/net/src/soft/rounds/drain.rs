@@ -40,7 +40,7 @@ impl SoftEngine {
         held.port().schedule.look_at_links();
         while rounds > 0 {
             let now = now_ns();
-            held.guard.flush_acks();
+            held.flush_acks();
             // The socket is read even beside links, because packets of other devices in it must not
             // be lost.
             held.port().schedule.look_at_socket();
@@ -55,8 +55,8 @@ impl SoftEngine {
             // With room, only the answer of a READ takes more than a round: it may be long, or its
             // rate limited.
             let has_more = match qp {
-                Some(qp) if !is_blocked => held.guard.has_answer(qp),
-                _ => is_blocked && held.guard.owes_answer(qp),
+                Some(qp) if !is_blocked => held.has_answer(qp),
+                _ => is_blocked && held.owes_answer(qp),
             };
             if held.port().gave_up_room || !has_more {
                 break;

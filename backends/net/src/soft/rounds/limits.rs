@@ -8,9 +8,6 @@ pub(in crate::soft) const BURSTS: usize = 32;
 /// that time.
 pub(in crate::soft) const LONG_BURST: usize = 4;
 
-/// Most runs between QPs of this device in one round.
-pub(in crate::soft) const LOOPBACK_RUNS: usize = 64;
-
 /// Rounds that drain links and sockets before an end: enough for a full ring of the smallest
 /// frames.
 pub(in crate::soft) const DRAIN_ROUNDS: usize = 256;

@@ -19,20 +19,20 @@ use gdrcore_core::verbs::types::Wc;
 const EVERY: u32 = 256;
 /// Shortest and longest time between two looks. If more than [`EVERY`] polls come in the shortest
 /// time, a look comes earlier.
-const LOOK_NS: [u64; 2] = [25_000, 50_000];
+const CLOCK_GAP_NS: [u64; 2] = [25_000, 50_000];
 /// A program that polls so often between two looks drives the engine. The helper leaves it alone
 /// until the next look.
 const BUSY: u32 = 8;
 /// Time without a full round after which a poll runs one. A round costs as much as twenty short
 /// operations.
-const ROUND_NS: u64 = 200_000;
+const STARVED_NS: u64 = 200_000;
 
 /// Result of a look at the clock.
 #[derive(PartialEq, Eq, Debug)]
 struct ClockReading {
     /// The program drives the engine.
     busy: bool,
-    /// Nobody has run a full round for [`ROUND_NS`].
+    /// Nobody has run a full round for [`STARVED_NS`].
     starves: bool,
 }
 
@@ -43,8 +43,8 @@ fn read_clock(turns: &TurnLock, found: &FoundPolls, now: u64) -> ClockReading {
     let took = now.saturating_sub(found.looked_ns.load(Ordering::Relaxed));
     found.looked_ns.store(now, Ordering::Relaxed);
     let next = match took {
-        _ if took < LOOK_NS[0] => (2 * every).min(EVERY),
-        _ if took > LOOK_NS[1] => (u64::from(every) * LOOK_NS[0] / took).max(1) as u32,
+        _ if took < CLOCK_GAP_NS[0] => (2 * every).min(EVERY),
+        _ if took > CLOCK_GAP_NS[1] => (u64::from(every) * CLOCK_GAP_NS[0] / took).max(1) as u32,
         _ => every,
     };
     found.every.store(next, Ordering::Relaxed);
@@ -54,9 +54,9 @@ fn read_clock(turns: &TurnLock, found: &FoundPolls, now: u64) -> ClockReading {
     let starves = !served && now >= found.round_at_ns.load(Ordering::Relaxed);
     if served || starves {
         found.rounds.store(rounds, Ordering::Relaxed);
-        found.round_at_ns.store(now + ROUND_NS, Ordering::Relaxed);
+        found.round_at_ns.store(now + STARVED_NS, Ordering::Relaxed);
     }
-    ClockReading { busy: every >= BUSY && took < 2 * LOOK_NS[1], starves }
+    ClockReading { busy: every >= BUSY && took < 2 * CLOCK_GAP_NS[1], starves }
 }
 
 /// Data: polls that find completions.
@@ -133,8 +133,8 @@ mod tests {
             let late = &seen[10..];
             assert!(late.iter().all(|(_, look)| look.busy), "{poll_ns}: {late:?}");
             let gaps = late.windows(2).map(|w| w[1].0 - w[0].0);
-            assert!(gaps.clone().all(|gap| gap < 2 * LOOK_NS[1]), "{poll_ns}");
-            let least = LOOK_NS[0].min(u64::from(EVERY) * poll_ns);
+            assert!(gaps.clone().all(|gap| gap < 2 * CLOCK_GAP_NS[1]), "{poll_ns}");
+            let least = CLOCK_GAP_NS[0].min(u64::from(EVERY) * poll_ns);
             assert!(gaps.clone().all(|gap| gap >= least / 2), "{poll_ns}");
         }
     }
@@ -161,16 +161,16 @@ mod tests {
 
     #[test]
     fn an_engine_without_rounds_starves_and_one_with_rounds_does_not() {
-        let served = looks(1_000_000, LONG, ROUND_NS / 2);
+        let served = looks(1_000_000, LONG, STARVED_NS / 2);
         assert!(served[10..].iter().all(|(_, look)| !look.starves), "looks are further apart");
         for poll_ns in [50, 3_000, 60_000] {
             let seen = looks(poll_ns, LONG, u64::MAX / 2);
             let starved: Vec<u64> =
                 seen[10..].iter().filter(|(_, look)| look.starves).map(|(now, _)| *now).collect();
             let gaps = || starved.windows(2).map(|w| w[1] - w[0]);
-            assert!(gaps().all(|gap| (ROUND_NS..2 * ROUND_NS).contains(&gap)), "{poll_ns}");
-            assert!(starved.len() as u64 >= LONG / ROUND_NS / 2, "{poll_ns}: {}", starved.len());
-            let served = looks(poll_ns, LONG, ROUND_NS / 2);
+            assert!(gaps().all(|gap| (STARVED_NS..2 * STARVED_NS).contains(&gap)), "{poll_ns}");
+            assert!(starved.len() as u64 >= LONG / STARVED_NS / 2, "{poll_ns}: {}", starved.len());
+            let served = looks(poll_ns, LONG, STARVED_NS / 2);
             assert!(served[10..].iter().all(|(_, look)| !look.starves), "{poll_ns}");
         }
     }

@@ -147,7 +147,7 @@ mod tests {
         type Change = fn(&mut EngineLock<'_>);
         let changes: [(&str, Change); 2] = [
             ("work", |held| held.port().blocked = true),
-            ("a timer", |held| held.guard.transport.common.wheel.arm(0, u64::MAX / 2)),
+            ("a timer", |held| held.transport.common.wheel.arm(0, u64::MAX / 2)),
         ];
         for (what, change) in changes {
             let dev = TestEngine::open(&DeviceName::Loopback);

@@ -7,7 +7,7 @@ use crate::shm::relay::Relay;
 use crate::soft::{PortState, SoftEngine};
 use crate::via::proto::Message;
 use crate::via::resume::Standing;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use std::os::fd::AsRawFd;
 
 /// Time after the router's return for which the silence of a peer is no fault, because its process
@@ -27,7 +27,7 @@ const AGAIN_NS: [u64; 9] = [
     SETTLE_NS,
 ];
 /// Interval of looks at a session whose rings are lost while its socket is not.
-const LOOK_NS: u64 = 10_000_000;
+const CHECK_RINGS_NS: u64 = 10_000_000;
 /// Listeners that one round announces again.
 const LISTENS: usize = 8;
 
@@ -74,7 +74,12 @@ impl Outage {
 /// Data, under the lock, in the maintenance of the links: a router that is away.
 impl SoftEngine {
     /// Notices the router's end, looks for the next one, and resumes with it.
-    pub(in crate::soft) fn follow_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    pub(in crate::soft) fn follow_router(
+        &self,
+        g: &mut EngineGuard<'_>,
+        port: &mut PortState,
+        now: u64,
+    ) {
         let Some(via) = &self.via else { return };
         let outage = &mut port.router.outage;
         if outage.over {
@@ -92,7 +97,7 @@ impl SoftEngine {
             Standing::Over => return self.lose_router(g, port, now, 0),
             Standing::Back(relay) => return self.take_back(g, port, now, relay),
             Standing::Away(at) => outage.at = Some(look_at(at, since, self.grace_ns)),
-            Standing::Up => outage.at = Some(now + LOOK_NS),
+            Standing::Up => outage.at = Some(now + CHECK_RINGS_NS),
         }
         let waited = now.saturating_sub(since);
         if waited >= self.grace_ns {
@@ -103,7 +108,13 @@ impl SoftEngine {
 
     /// Continues with a router that has taken the session.
     #[cold]
-    fn take_back(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, relay: Option<Relay>) {
+    fn take_back(
+        &self,
+        g: &mut EngineGuard<'_>,
+        port: &mut PortState,
+        now: u64,
+        relay: Option<Relay>,
+    ) {
         let Some(via) = &self.via else { return };
         // If the socket cannot be watched, its messages wait for the next maintenance.
         let _ = self.waiter.add_socket(via.fd());
@@ -119,7 +130,7 @@ impl SoftEngine {
 
     /// After the router's return: announces listeners again, and sends what peers have not
     /// acknowledged.
-    fn catch_up(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    fn catch_up(&self, g: &mut EngineGuard<'_>, port: &mut PortState, now: u64) {
         let Some(via) = &self.via else { return };
         let outage = &mut port.router.outage;
         let Some((since, done)) = outage.back else {
@@ -137,12 +148,12 @@ impl SoftEngine {
         }
         outage.back = (due < AGAIN_NS.len() || untold).then_some((since, due));
         let next = AGAIN_NS.get(due).map(|after| since + after);
-        outage.at = if untold { Some(now + LOOK_NS) } else { next };
+        outage.at = if untold { Some(now + CHECK_RINGS_NS) } else { next };
     }
 
     /// Gives up, because no router takes the session any more.
     #[cold]
-    fn lose_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, waited: u64) {
+    fn lose_router(&self, g: &mut EngineGuard<'_>, port: &mut PortState, now: u64, waited: u64) {
         port.end_relay();
         port.router.outage = Outage { over: true, changed: true, ..Outage::default() };
         g.fail_port(now, waited);

@@ -6,7 +6,7 @@ use crate::shm::relay::{Relay, PACKET_MAX};
 use crate::shm::ring::BrokenRing;
 use crate::soft::rounds::limits::BURSTS;
 use crate::soft::{peer_addr, PortState, SoftEngine};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::wire::grh::Fields;
 
@@ -20,14 +20,14 @@ pub(in crate::soft) type Room = Box<[u8; PACKET_MAX]>;
 
 /// Passes the rings' packets to the engine. Returns their number.
 #[inline]
-pub(in crate::soft) fn receive(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
+pub(in crate::soft) fn receive(g: &mut EngineGuard<'_>, port: &mut PortState, now: u64) -> usize {
     match &port.router.relay {
         Some(relay) if relay.has_input() => take_all(g, port, now),
         _ => 0,
     }
 }
 
-fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
+fn take_all(g: &mut EngineGuard<'_>, port: &mut PortState, now: u64) -> usize {
     let (Some(relay), Some(room)) = (&mut port.router.relay, &mut port.router.room) else {
         return 0;
     };
@@ -55,7 +55,7 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
 }
 
 /// Writes the engine's packets for peers without a link.
-pub(in crate::soft) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+pub(in crate::soft) fn send(g: &mut EngineGuard<'_>, port: &mut PortState, now: u64) {
     let Some(relay) = &mut port.router.relay else { return };
     let mut written = false;
     let result = write_all(g, relay, now, &mut written);
@@ -72,7 +72,7 @@ pub(in crate::soft) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
 /// readable when there is room. `written`: the ring has new packets, of which a sleeping router
 /// does not know.
 fn write_all(
-    g: &mut Guard<'_>,
+    g: &mut EngineGuard<'_>,
     relay: &mut Relay,
     now: u64,
     written: &mut bool,

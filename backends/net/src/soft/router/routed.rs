@@ -17,8 +17,8 @@ use crate::via::find::SocketPath;
 use crate::via::proto::Route;
 use crate::via::session::{Arrival, Direct, RequestGuard, Session};
 use crate::wait::Waiter;
-use gdrcore_core::config::{Config, QPN_UNIT};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::config::{qpn_block, Config, QPN_UNIT};
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
@@ -87,7 +87,7 @@ pub(in crate::soft) fn open(
 /// Drops packets that would leave by a socket, which this device lacks: queue pairs whose link is
 /// lost fail by their timers, as over a network that loses all packets.
 #[cold]
-pub(in crate::soft) fn discard(g: &mut Guard<'_>, now: u64) {
+pub(in crate::soft) fn discard(g: &mut EngineGuard<'_>, now: u64) {
     let mut space = [0; 4608];
     while g.poll_transmit(now, &mut space).is_some() {}
 }
@@ -121,8 +121,8 @@ impl SoftEngine {
         let to = self.named_by(ah);
         let mut request_guard = via.request_guard();
         let mut held = self.lock_control();
-        let own = to.same_host(&self.local) && held.guard.owns(qpn);
-        let linked = |shm: &mut ShmPort| shm.find_link(&to, block_of(qpn)).is_some();
+        let own = to.same_host(&self.local) && held.owns(qpn);
+        let linked = |shm: &mut ShmPort| shm.find_link(&to, qpn_block(qpn)).is_some();
         if own || held.port().shm.as_mut().is_some_and(linked) {
             return Ok(None);
         }
@@ -164,7 +164,7 @@ impl SoftEngine {
     /// that the router has just made, or over its rings.
     pub(in crate::soft) fn choose_router_path(
         &self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         port: &mut PortState,
         to: &Endpoint,
         dest_qpn: Option<u32>,
@@ -183,12 +183,12 @@ impl SoftEngine {
             Some(RouterLink { direct: Some(direct), .. }) => {
                 let (session, may_grant) = (direct.routed.peer, direct.may_grant());
                 let peer = Peer { at: *to, session, may_grant };
-                let link = shm.adopt(&peer, block_of(qpn), direct.fd, &self.waiter);
+                let link = shm.adopt(&peer, qpn_block(qpn), direct.fd, &self.waiter);
                 Some(link.map_err(|e| closed_link(e, qpn))?)
             }
             Some(RouterLink { direct: None, .. }) => None,
             // The call could make no request, or the link has ended since.
-            None => shm.find_link(to, block_of(qpn)),
+            None => shm.find_link(to, qpn_block(qpn)),
         };
         if link.is_none() && !relays {
             return Err(refuse!(
@@ -202,7 +202,12 @@ impl SoftEngine {
     }
 
     /// Handles the router's messages: links of other sessions, and revoked ones.
-    pub(in crate::soft) fn poll_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    pub(in crate::soft) fn poll_router(
+        &self,
+        g: &mut EngineGuard<'_>,
+        port: &mut PortState,
+        now: u64,
+    ) {
         let Some(via) = &self.via else { return };
         let PortState { shm: Some(shm), router, .. } = port else { return };
         let ends =
@@ -220,7 +225,7 @@ impl SoftEngine {
     /// Closes the links of ended sessions. Frames that they had written before are read: one may be
     /// the ACK of a process that has ended, because the router may learn of the end first.
     #[cold]
-    fn end_revoked(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    fn end_revoked(&self, g: &mut EngineGuard<'_>, port: &mut PortState, now: u64) {
         self.drain_links(g, port, now);
         if let PortState { shm: Some(shm), router, .. } = port {
             core::mem::take(&mut router.revoked)
@@ -252,10 +257,6 @@ impl SoftEngine {
             }
         }
     }
-}
-
-fn block_of(qpn: u32) -> u16 {
-    (qpn / QPN_UNIT) as u16
 }
 
 /// The other end may have closed the link's socket before the hello.

@@ -4,7 +4,7 @@
 use crate::addr::{Endpoint, ROCE_PORT};
 use crate::addr_group::group_msg::{parse, GroupSocket, Received};
 use crate::local::{Holder, Lock, SocketDir};
-use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::config::qpn_block;
 use std::os::fd::RawFd;
 
 /// Bytes of the longest message that is read: a request has no more.
@@ -25,7 +25,7 @@ impl StatusPlace {
     pub(in crate::soft) fn open(gid: [u8; 16], qpn: u32) -> Option<StatusPlace> {
         // No group of an address has this port.
         let at = Endpoint::new(gid, 0, 0);
-        let holder = Holder::Block((qpn / QPN_UNIT) as u16);
+        let holder = Holder::Block(qpn_block(qpn));
         let socket = GroupSocket::open(&SocketDir::open().ok()?, &at, holder).ok()?;
         let place = StatusPlace { socket, local: Endpoint { port: ROCE_PORT, ..at } };
         place.socket.lock().name_process();

@@ -12,15 +12,15 @@ use crate::pcap::Pcap;
 use crate::port::{Burst, Port, RxPacket};
 use crate::soft::group::rx::split_by_owner;
 use crate::soft::{endpoint, PathChoice, PortState, SoftConfig};
-use gdrcore_core::engine::{self, Guard};
+use gdrcore_core::engine::{self, EngineGuard};
 use gdrcore_core::error::Result;
 use gdrcore_core::inject::Direction;
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::IcrcFlow;
 
 /// Takes what has arrived, and returns how many packets were handled.
-type Take<'a> = &'a mut dyn FnMut(&mut Guard<'_>, &RxPacket<'_>) -> usize;
+type Take<'a> = &'a mut dyn FnMut(&mut EngineGuard<'_>, &RxPacket<'_>) -> usize;
 
 /// What a tap has.
 pub(in crate::soft) struct Tap {
@@ -93,14 +93,14 @@ impl Tap {
     /// were handled.
     pub(in crate::soft) fn arrive(
         &mut self,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         now: u64,
         r: &RxPacket<'_>,
         local: &Endpoint,
         take: Take<'_>,
     ) -> usize {
         let Some(Faults { injector, .. }) = &mut self.faults else { return take(g, r) };
-        let sign = Flow::from_gids(&r.src.gid, &local.ip, r.src.port, local.port);
+        let sign = IcrcFlow::from_gids(&r.src.gid, &local.ip, r.src.port, local.port);
         let mut handled = 0;
         for data in r.data.chunks(usize::from(r.seg).max(1)) {
             let one = RxPacket { src: r.src, seg: data.len() as u16, data };
@@ -116,7 +116,7 @@ impl Tap {
     pub(super) fn receive(
         &mut self,
         host: &impl Host,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         now: u64,
         r: &RxPacket<'_>,
         take: Take<'_>,
@@ -190,12 +190,12 @@ impl<P: Port> PortState<P> {
     pub(super) fn put_tapped<F>(
         &mut self,
         host: &impl Host,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         now: u64,
         make: F,
     ) -> Batched
     where
-        F: FnOnce(&mut Guard<'_>, &mut [u8], Option<&ConnectedFlow>) -> Option<engine::Burst>,
+        F: FnOnce(&mut EngineGuard<'_>, &mut [u8], Option<&ConnectedFlow>) -> Option<engine::Burst>,
     {
         let sent = self.release(host, g, now);
         let before = if sent > 0 { Batched::Burst(sent) } else { Batched::Nothing };
@@ -219,7 +219,7 @@ impl<P: Port> PortState<P> {
         bytes.copy_from_slice(&space[..len]);
         // Each packet leaves by itself, the first of a burst.
         g.limit_segments(&dst, 1);
-        let sign = Flow::from_gids(&local.ip, &dst.gid, local.port, dst.port);
+        let sign = IcrcFlow::from_gids(&local.ip, &dst.gid, local.port, dst.port);
         for (k, packet) in bytes.chunks_mut(seg.max(1)).enumerate() {
             if k > 0 {
                 sign.append_icrc(0, packet);
@@ -236,7 +236,7 @@ impl<P: Port> PortState<P> {
 
     /// Does what is due by faults, and passes on packets that have waited long enough. Returns the
     /// bytes that were added to the batch.
-    fn release(&mut self, host: &impl Host, g: &mut Guard<'_>, now: u64) -> usize {
+    fn release(&mut self, host: &impl Host, g: &mut EngineGuard<'_>, now: u64) -> usize {
         if let Some(injector) = self.injector() {
             injector.act(g, now);
         }
@@ -268,7 +268,7 @@ impl<P: Port> PortState<P> {
     pub(in crate::soft) fn release_held(
         &mut self,
         host: &impl Host,
-        g: &mut Guard<'_>,
+        g: &mut EngineGuard<'_>,
         index: Option<usize>,
     ) {
         let Some(injector) = self.injector() else { return };

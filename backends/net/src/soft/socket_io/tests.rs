@@ -15,7 +15,7 @@ use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
     access, qp_type, wc_status, wr_opcode, AhAttr, Handle, QpInit, RdmaWr, Sge, Wc,
 };
-use gdrcore_core::wire::{Bth, Flow, Opcode, Psn, Qpn, Reth};
+use gdrcore_core::wire::{Bth, IcrcFlow, Opcode, Psn, Qpn, Reth};
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::patience::limit_ms;
@@ -75,7 +75,7 @@ impl MemoryPort {
     fn tx_own(&mut self, b: &Burst) -> bool {
         let (own, left) = self.own.as_mut().expect("a connected socket");
         assert!(own.leads_to(&b.dst) && self.batch.is_empty());
-        let port = Flow::from_gids(&self.local.ip, &b.dst.gid, self.local.port, b.dst.port);
+        let port = IcrcFlow::from_gids(&self.local.ip, &b.dst.gid, self.local.port, b.dst.port);
         let ends = *left == 0;
         for (k, packet) in (0u16..).zip(self.space[..b.len].chunks_mut(b.seg.into())) {
             let accepted = own.flow.check(own.ident.wrapping_add(k), packet).expect("its ICRC");
@@ -386,7 +386,7 @@ fn a_connected_socket_carries_what_its_peer_is_sent() {
         // The numbers of the connected socket wrap.
         let connect = |from: &mut End, to: &End| {
             let (src, dst) = (from.host.address, to.host.address);
-            let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
+            let flow = IcrcFlow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
             let own = ConnectedFlow { dst: peer_addr(&dst), flow, ident: 0xfff0 };
             from.net().own = Some((own, takes));
         };
@@ -413,7 +413,7 @@ fn with_a_capture_the_connected_socket_is_not_used() {
     let tee = unsafe { Pcap::open(&path, Earlier::Replace, room.as_mut_ptr(), room.len()) };
     a.port.tap = Some(Box::new(Tap { pcap: Some(tee.unwrap()), faults: None }));
     let (src, dst) = (a.host.address, b.host.address);
-    let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
+    let flow = IcrcFlow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
     a.net().own = Some((ConnectedFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));
     exchange(&mut a, &mut b, 20, 50_000);
     exchange(&mut a, &mut b, 20, 200);
@@ -427,7 +427,7 @@ fn a_connected_socket_of_another_peer_is_not_used() {
     let (mut a, mut b) = pair(|_| false);
     let src = a.host.address;
     let dst = Endpoint { port: 4792, ..b.host.address };
-    let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
+    let flow = IcrcFlow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
     a.net().own = Some((ConnectedFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));
     exchange(&mut a, &mut b, 20, 50_000);
     exchange(&mut a, &mut b, 20, 200);
@@ -493,7 +493,7 @@ fn a_round_receives_again_before_it_has_sent_all_that_a_peer_asks_for() {
     reth.emit(request.last_chunk_mut().unwrap());
     request.extend_from_slice(&[0; 4]);
     let (from, to) = (b.host.address, a.host.address);
-    let flow = Flow::from_gids(&from.ip, &to.ip, from.port, to.port);
+    let flow = IcrcFlow::from_gids(&from.ip, &to.ip, from.port, to.port);
     flow.append_icrc(0, &mut request);
     b.port.net.as_mut().unwrap().transmit(&request, request.len());
     let mut rounds = Vec::new();

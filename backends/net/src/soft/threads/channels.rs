@@ -9,7 +9,7 @@ use super::driver_role::DriverRole;
 use crate::soft::SoftEngine;
 use crate::sys::{eventfd, lower, raise, Fd};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::Result;
 use gdrcore_core::pool::{first_generation, generation_of, handle_of, index_of, stale, tag};
 use gdrcore_core::refuse;
@@ -220,7 +220,7 @@ impl SoftEngine {
     /// Creates a CQ whose events go to a channel.
     ///
     /// # Errors
-    /// As [`Guard::cq_create`]; [`gdrcore_core::Error::StaleHandle`].
+    /// As [`EngineGuard::cq_create`]; [`gdrcore_core::Error::StaleHandle`].
     pub(in crate::soft) fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
         self.make_on_channel(channel, |g| g.cq_create(cqe), |(cq, _)| *cq)
     }
@@ -228,7 +228,7 @@ impl SoftEngine {
     /// Creates a branch of a CQ of another engine, whose events go to a branch of its channel.
     ///
     /// # Errors
-    /// As [`Guard::cq_branch`]; [`gdrcore_core::Error::StaleHandle`].
+    /// As [`EngineGuard::cq_branch`]; [`gdrcore_core::Error::StaleHandle`].
     pub(in crate::soft) fn cq_branch_on(
         &self,
         of: Handle,
@@ -242,7 +242,7 @@ impl SoftEngine {
     fn make_on_channel<T>(
         &self,
         channel: Handle,
-        make: impl FnOnce(&mut Guard<'_>) -> Result<T>,
+        make: impl FnOnce(&mut EngineGuard<'_>) -> Result<T>,
         cq: impl FnOnce(&T) -> Handle,
     ) -> Result<T> {
         let mut g = self.lock()?;
@@ -256,7 +256,7 @@ impl SoftEngine {
     /// Destroys a CQ, on a channel or not.
     ///
     /// # Errors
-    /// As [`Guard::cq_destroy`].
+    /// As [`EngineGuard::cq_destroy`].
     pub(in crate::soft) fn cq_destroy(&self, cq: Handle) -> Result<()> {
         let mut g = self.lock()?;
         let channel = g.cq_channel(cq)?;
@@ -282,7 +282,7 @@ impl SoftEngine {
 
     /// Makes the descriptor unreadable once the channel has no events. A descriptor that channels
     /// of several engines raise is lowered by the device.
-    fn settle(&self, g: &Guard<'_>, i: usize) {
+    fn settle(&self, g: &EngineGuard<'_>, i: usize) {
         let slot = &self.channels.slots[i];
         if !slot.branches.is_one_of_several() && !g.has_channel_event(i) {
             lower(slot.fd.load(Ordering::Relaxed));
@@ -291,7 +291,7 @@ impl SoftEngine {
 
     /// Writes the descriptors of the channels that have events.
     #[cold]
-    pub(in crate::soft) fn notify_channels(&self, g: &mut Guard<'_>) {
+    pub(in crate::soft) fn notify_channels(&self, g: &mut EngineGuard<'_>) {
         let mut due = g.take_channels_due();
         while due != 0 {
             let i = due.trailing_zeros() as usize;

@@ -20,7 +20,7 @@ use crate::soft::threads::linger::Linger;
 use crate::soft::SoftEngine;
 use crate::threads::{no_thread, thread, HelperSignals};
 use crate::wait::Waiter;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::sleep;
 use std::os::fd::RawFd;
@@ -140,7 +140,7 @@ impl SoftEngine {
     fn fall_asleep(&self, at_most: u64) -> Result<u64, Awake> {
         let Some(mut held) = self.lock_within(LOCK_TRIES) else { return Err(Awake::Locked) };
         let blocked = held.port().is_blocked();
-        if held.guard.has_work() && !blocked {
+        if held.has_work() && !blocked {
             return Err(Awake::Work);
         }
         if self.announce(&mut held) {
@@ -176,7 +176,7 @@ impl SoftEngine {
     /// woke only the program.) Without a helper a thread of the program that sleeps is woken by its
     /// timer.
     #[inline]
-    pub(in crate::soft) fn notify_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
+    pub(in crate::soft) fn notify_helper(&self, g: &mut EngineGuard<'_>, now: u64, round: Round) {
         let until = self.helper.asleep_until.load(Ordering::Relaxed);
         if until == AWAKE {
             if self.sleeping.is_asleep(sleep::ANY) {
@@ -206,7 +206,7 @@ impl SoftEngine {
     /// wake for what is due before its own timer, because nobody else may run it. With a helper,
     /// the helper does.
     #[cold]
-    fn wake_sleeper_by_timer(&self, g: &mut Guard<'_>, now: u64) {
+    fn wake_sleeper_by_timer(&self, g: &mut EngineGuard<'_>, now: u64) {
         if !self.helper_on.load(Ordering::Relaxed) {
             self.waiter.set_timer_by(g.next_timeout(now).unwrap_or(u64::MAX));
         }

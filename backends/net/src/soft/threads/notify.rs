@@ -8,7 +8,7 @@ use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use crate::soft::lock::EngineLock;
 use crate::soft::SoftEngine;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::EngineGuard;
 use gdrcore_core::sleep;
 
 /// Data, under the lock: events that were raised.
@@ -16,14 +16,14 @@ impl SoftEngine {
     /// Delivers events that were raised: to the sink, to channels, or by a wake-up of threads that
     /// sleep on the program's descriptor.
     #[inline]
-    pub(in crate::soft) fn notify(&self, g: &mut Guard<'_>) {
+    pub(in crate::soft) fn notify(&self, g: &mut EngineGuard<'_>) {
         if g.shared().notify.load(Ordering::Relaxed) {
             self.notify_all(g);
         }
     }
 
     #[inline(never)]
-    fn notify_all(&self, g: &mut Guard<'_>) {
+    fn notify_all(&self, g: &mut EngineGuard<'_>) {
         if self.sink.get().is_some() {
             return self.deliver_all(g);
         }
@@ -41,7 +41,7 @@ impl SoftEngine {
     }
 
     #[cold]
-    fn deliver_all(&self, g: &mut Guard<'_>) {
+    fn deliver_all(&self, g: &mut EngineGuard<'_>) {
         let Some(sink) = self.sink.get() else { return };
         g.shared().notify.store(false, Ordering::Relaxed);
         while let Some(cq) = g.take_cq_event() {

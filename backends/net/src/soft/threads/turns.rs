@@ -18,7 +18,7 @@ const TURN_NS: u64 = 8_000;
 /// Longest wait of a thread for its turn; then it takes the lock without a turn.
 const WAIT_NS: u64 = 2 * TURN_NS;
 /// After this time a waiting thread checks whether the runner still works.
-const LOOK_NS: u64 = 1_000;
+const CHECK_RUNNER_NS: u64 = 1_000;
 /// A turn that was handed over begins within this time, or goes back. A cache line takes a quarter
 /// of a microsecond between cores that share no cache, and five of them move one after another
 /// before the new runner's first word is seen.
@@ -28,9 +28,9 @@ const BEGIN_NS: u64 = 4_000;
 /// takes the lock's cache line from the runner.
 const STAND_BACK_NS: (u64, u64) = (256, 2_000);
 /// After this time without a full round, polls that stand back ask the runner for one.
-const ROUND_NS: u64 = 6_000;
+const ASK_FOR_ROUND_NS: u64 = 6_000;
 /// After this time without that round, these polls run one themselves.
-const ANSWER_NS: u64 = 4_000;
+const OWN_ROUND_NS: u64 = 4_000;
 
 /// Fields that polls write, on cache lines of their own: posts read the device's other fields.
 #[repr(align(128))]
@@ -68,7 +68,8 @@ fn spin_until(end_ns: u64, done: impl Fn() -> bool) -> bool {
 
 /// Waits for the turn of a thread at a lock.
 ///
-/// Bounded: by [`BEGIN_NS`] or [`LOOK_NS`] if the runner does not work, else by [`WAIT_NS`].
+/// Bounded: by [`BEGIN_NS`] or [`CHECK_RUNNER_NS`] if the runner does not work, else by
+/// [`WAIT_NS`].
 #[cold]
 fn await_turn(turns: &TurnLock, token: usize) {
     let began = now_ns();
@@ -82,7 +83,7 @@ fn await_turn(turns: &TurnLock, token: usize) {
     }
     let asked = now_ns();
     let gone = || !turns.waits(token);
-    if spin_until(asked + LOOK_NS, gone) {
+    if spin_until(asked + CHECK_RUNNER_NS, gone) {
         return;
     }
     if turns.epoch() != epoch {
@@ -130,14 +131,14 @@ fn choose_action(turns: &TurnLock, vain: &VainPolls, now: u64) -> OnEmptyPoll {
     let round_at = &vain.round_at_ns;
     if serves {
         vain.asked.store(false, Ordering::Relaxed);
-        round_at.store(now + ROUND_NS, Ordering::Relaxed);
+        round_at.store(now + ASK_FOR_ROUND_NS, Ordering::Relaxed);
         return OnEmptyPoll::StandBack;
     }
     if now < round_at.load(Ordering::Relaxed) {
         return OnEmptyPoll::StandBack;
     }
     let asked = vain.asked.fetch_xor(true, Ordering::Relaxed);
-    round_at.store(now + if asked { ROUND_NS } else { ANSWER_NS }, Ordering::Relaxed);
+    round_at.store(now + if asked { ASK_FOR_ROUND_NS } else { OWN_ROUND_NS }, Ordering::Relaxed);
     match asked {
         true => OnEmptyPoll::Round,
         false => OnEmptyPoll::Ask,
@@ -273,7 +274,7 @@ mod tests {
                 OnEmptyPoll::Round => 1,
                 OnEmptyPoll::Turn => panic!("at {now}: the runner works"),
             };
-            let due = ROUND_NS + ANSWER_NS + 2 * STAND_BACK_NS.1;
+            let due = ASK_FOR_ROUND_NS + OWN_ROUND_NS + 2 * STAND_BACK_NS.1;
             assert!(counts == [0; 2] || now - last <= due, "{} ns without a round", now - last);
             (last, counts[kind]) = (now, counts[kind] + 1);
             if kind == 0 {

@@ -109,7 +109,8 @@ fn a_connected_socket_carries_bursts_of_any_kind() {
             assert_eq!((p.data, usize::from(p.seg)), (&written[..], seg.min(len)));
             let src = endpoint(&p.src);
             assert!(src.same_host(a.port.local()) && src.port != a.port.local().port);
-            let flow = Flow::from_gids(&src.ip, &b.port.local().ip, src.port, b.port.local().port);
+            let flow =
+                IcrcFlow::from_gids(&src.ip, &b.port.local().ip, src.port, b.port.local().port);
             assert!(p.data.chunks(seg).all(|packet| flow.check(0, packet).is_ok()));
         }
         assert!(a.port.take_error().is_none());

@@ -5,7 +5,7 @@ use super::{UdpPort, TRIES};
 use crate::addr::{endpoint, Endpoint};
 use crate::port::{ErrorKind, PortError};
 use crate::sys::errno;
-use gdrcore_core::wire::icrc::Flow;
+use gdrcore_core::wire::icrc::IcrcFlow;
 
 /// Who has refused a send. `may_be_icmp`: an ICMP message has come, or the record of one may have
 /// been lost. Any host can send ICMP at any time, so such an errno may not be the kernel's own.
@@ -120,7 +120,7 @@ impl UdpPort {
 /// identification k, a packet alone has 0.
 fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
     if local.is_v4() {
-        Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
+        IcrcFlow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::sys::errno;
 use crate::udp::connected::{ConnectedSocket, CONNECT_AFTER, CONNECT_AFTER_MAX};
 use crate::udp::MAX_SEGMENTS;
 use gdrcore_core::roce::peer::{ConnectedFlow, PeerAddr};
-use gdrcore_core::wire::icrc::Flow;
+use gdrcore_core::wire::icrc::IcrcFlow;
 
 impl UdpPort {
     /// As [`UdpPort::tx_space`]; unless the batch must leave first, also the flow of the connected
@@ -46,7 +46,7 @@ impl UdpPort {
     fn close_connected(&mut self, b: &Burst) {
         self.connected = None;
         self.lone_bursts = 0;
-        let flow = Flow::from_gids(&self.local.ip, &b.dst.gid, self.local.port, b.dst.port);
+        let flow = IcrcFlow::from_gids(&self.local.ip, &b.dst.gid, self.local.port, b.dst.port);
         let Some(burst) =
             self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0)
         else {

@@ -210,7 +210,7 @@ fn packets_that_a_stranger_makes_up_are_not_judged() {
     let (mut a, mut b) = pair(|_| false);
     inject(&mut b, "rnr nth 1; loss in nth 3");
     let mut forged = vec![0; Bth::LEN + 64];
-    let sign = Flow::from_gids(&a.host.address.ip, &b.host.address.ip, 4791, 4791);
+    let sign = IcrcFlow::from_gids(&a.host.address.ip, &b.host.address.ip, 4791, 4791);
     for psn in 0..64 {
         let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(b.qpn), Psn::new(psn));
         bth.emit(forged.first_chunk_mut().unwrap());
