@@ -51,8 +51,8 @@ pub enum Error {
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl Error {
-    /// The error that a positive errno of the system stands for. EOWNERDEAD is [`Error::Os`]: of the
-    /// system it is the end of a mutex's owner, and says nothing of a fork.
+    /// The error that a positive errno of the system stands for. EOWNERDEAD is [`Error::Os`]: it
+    /// says that the owner of a mutex has ended, and nothing of a fork.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
             22 => Error::Invalid,

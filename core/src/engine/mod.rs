@@ -12,8 +12,8 @@
 //! until it gives nothing.
 //!
 //! Data-plane calls need no lock: [`post`] has those of sends, [`Engine`] those of receives and
-//! polls. Everything else is a method of [`EngineGuard`], which is the engine's lock. Each `impl` of
-//! it names its role: data (a round calls it, or a post) or control (a call of the program).
+//! polls. Everything else is a method of [`EngineGuard`], which is the engine's lock. Each `impl`
+//! of it names its role: data (a round calls it, or a post) or control (a call of the program).
 
 mod adopt;
 pub mod cm;
