@@ -131,9 +131,9 @@ enum gdrc_config_flags {
     /**
      * Reach peers through shared memory where they are processes of this host that offer it too,
      * and through the network otherwise. Decided for a QP at RTR, for an address handle at its
-     * creation, and never changed. This is the default without a capture file (pcap_path), which
-     * does not show messages through shared memory. With this flag it holds with a capture file,
-     * too.
+     * creation. It stays so, but that datagrams go through the network once the peer's process has
+     * ended. This is the default without a capture file (pcap_path), which does not show messages
+     * through shared memory. With this flag it holds with a capture file, too.
      */
     GDRC_CONFIG_SHM = 0x8,
     /**

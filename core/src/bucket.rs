@@ -3,7 +3,7 @@
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// Tokens are bytes. They arrive at `rate_bps`, up to `burst`; taking more than there are leaves a
+/// Tokens are bytes. `rate` of them arrive in a second, up to `burst`; taking more than there are leaves a
 /// debt.
 ///
 /// The remainder of a byte is kept as a fraction, so that no rate drifts, however often the bucket
@@ -11,7 +11,7 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
     /// Bytes per second; 0: off, everything passes.
-    rate_bps: u64,
+    rate: u64,
     /// Most tokens that gather, at least 1.
     burst: u32,
     /// Bytes that may go; negative: debt.
@@ -24,17 +24,17 @@ pub struct TokenBucket {
 
 impl TokenBucket {
     /// A full bucket. `burst` in bytes; 0 counts as 1.
-    pub const fn new(rate_bps: u64, burst: u32) -> Self {
+    pub const fn new(rate: u64, burst: u32) -> Self {
         let burst = if burst == 0 { 1 } else { burst };
-        TokenBucket { rate_bps, burst, tokens: burst as i64, fraction: 0, last_ns: 0 }
+        TokenBucket { rate, burst, tokens: burst as i64, fraction: 0, last_ns: 0 }
     }
 
     /// Changes the rate (bytes per second, 0 = off) and the burst (bytes). Debt stays, unless the
     /// rate was off.
-    pub fn set_rate(&mut self, now_ns: u64, rate_bps: u64, burst: u32) {
-        let was_off = self.rate_bps == 0;
+    pub fn set_rate(&mut self, now_ns: u64, rate: u64, burst: u32) {
+        let was_off = self.rate == 0;
         self.refill(now_ns);
-        self.rate_bps = rate_bps;
+        self.rate = rate;
         self.burst = burst.max(1);
         let full = i64::from(self.burst);
         if was_off || self.tokens >= full {
@@ -44,14 +44,14 @@ impl TokenBucket {
     }
 
     /// Bytes per second; 0: off.
-    pub const fn rate_bps(&self) -> u64 {
-        self.rate_bps
+    pub const fn rate(&self) -> u64 {
+        self.rate
     }
 
     /// Bytes that may go now; 0 in debt, `u32::MAX` when off.
     #[inline]
     pub fn available(&mut self, now_ns: u64) -> u32 {
-        if self.rate_bps == 0 {
+        if self.rate == 0 {
             return u32::MAX;
         }
         self.refill(now_ns);
@@ -61,7 +61,7 @@ impl TokenBucket {
     /// Takes `bytes`, into debt where there are fewer.
     #[inline]
     pub fn take(&mut self, now_ns: u64, bytes: u32) {
-        if self.rate_bps == 0 {
+        if self.rate == 0 {
             return;
         }
         self.refill(now_ns);
@@ -71,7 +71,7 @@ impl TokenBucket {
     /// The first time from `now_ns` on at which `bytes` are available. If they exceed the burst:
     /// the time at which the bucket is full.
     pub fn ready_at(&self, now_ns: u64, bytes: u32) -> u64 {
-        if self.rate_bps == 0 {
+        if self.rate == 0 {
             return now_ns;
         }
         let missing = i128::from(bytes.min(self.burst)) - i128::from(self.tokens);
@@ -82,8 +82,8 @@ impl TokenBucket {
         // stays positive.
         let parts = missing as u128 * u128::from(SECOND) - u128::from(self.fraction);
         let wait = match u64::try_from(parts) {
-            Ok(p) => p.div_ceil(self.rate_bps),
-            Err(_) => u64::try_from(parts.div_ceil(u128::from(self.rate_bps))).unwrap_or(u64::MAX),
+            Ok(p) => p.div_ceil(self.rate),
+            Err(_) => u64::try_from(parts.div_ceil(u128::from(self.rate))).unwrap_or(u64::MAX),
         };
         self.last_ns.saturating_add(wait).max(now_ns)
     }
@@ -96,16 +96,16 @@ impl TokenBucket {
         let elapsed = now_ns - self.last_ns;
         self.last_ns = now_ns;
         let full = i64::from(self.burst);
-        if self.rate_bps == 0 || self.tokens >= full {
+        if self.rate == 0 || self.tokens >= full {
             return;
         }
         // The 64-bit division is a fraction of the 128-bit one, and enough for seconds at 10 GB/s.
         let (whole, fraction) =
-            match elapsed.checked_mul(self.rate_bps).and_then(|p| p.checked_add(self.fraction)) {
+            match elapsed.checked_mul(self.rate).and_then(|p| p.checked_add(self.fraction)) {
                 Some(parts) => (parts / SECOND, parts % SECOND),
                 None => {
                     let parts =
-                        u128::from(elapsed) * u128::from(self.rate_bps) + u128::from(self.fraction);
+                        u128::from(elapsed) * u128::from(self.rate) + u128::from(self.fraction);
                     let whole = parts / u128::from(SECOND);
                     (u64::try_from(whole).unwrap_or(u64::MAX), (parts % u128::from(SECOND)) as u64)
                 }

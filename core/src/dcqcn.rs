@@ -75,22 +75,22 @@ impl Dcqcn {
     }
 
     /// Bytes per second; 0: no limit.
-    pub fn rate_bps(&self) -> u64 {
+    pub fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// A notification came. `line_bps`: initial and largest rate. False: it is one with an earlier
+    /// A notification came. `line_rate`: initial and largest rate, in bytes per second. False: it is one with an earlier
     /// one.
-    pub fn on_notification(&mut self, now_ns: u64, line_bps: u64) -> bool {
+    pub fn on_notification(&mut self, now_ns: u64, line_rate: u64) -> bool {
         if self.rate == 0 {
-            let line = line_bps.max(RATE_MIN);
+            let line = line_rate.max(RATE_MIN);
             *self = Dcqcn { line, rate: line, target: line, alpha: ONE, ..Dcqcn::default() };
         } else if now_ns.saturating_sub(self.cut_ns) < CUT_INTERVAL_NS {
             return false;
         } else {
             self.catch_up(now_ns);
             if self.rate == 0 {
-                return self.on_notification(now_ns, line_bps);
+                return self.on_notification(now_ns, line_rate);
             }
         }
         self.cut_ns = now_ns;

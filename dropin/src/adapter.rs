@@ -1,7 +1,8 @@
 //! An entry of the list of devices; there is one for each address of this machine.
 //!
-//! `gdrc0` has the first global IPv4 address. The other IPv4 addresses follow, then the IPv6 and
-//! the loopback addresses. `GDRC_ADDRESS` reduces the list to one entry. So does a router, which
+//! At first `gdrc0` has the first global IPv4 address, if there is one. The other IPv4 addresses
+//! follow, then the IPv6 and the loopback addresses. An address that comes later gets the next
+//! number. `GDRC_ADDRESS` reduces the list to one entry. So does a router, which
 //! assigns the address of the only device.
 
 use crate::abi::ibv_device;

@@ -29,7 +29,7 @@ macro_rules! once {
     }};
 }
 
-/// The value of a setting. `0` turns one off that needs no value.
+/// The value of a setting. The value `0` turns a setting off that is a switch.
 pub fn value(setting: &'static Setting) -> Option<OsString> {
     setting.value(say)
 }

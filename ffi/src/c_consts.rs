@@ -81,9 +81,10 @@ consts! {
         NO_GSO = 4,
         /// Reach peers through shared memory where they are processes of this host that offer it
         /// too, and through the network otherwise. Decided for a QP at RTR, for an address handle
-        /// at its creation, and never changed. This is the default without a capture file
-        /// (pcap_path), which does not show messages through shared memory. With this flag it holds
-        /// with a capture file, too.
+        /// at its creation. It stays so, but that datagrams go through the network once the peer's
+        /// process has ended. This is the default without a capture file (pcap_path), which does
+        /// not show messages through shared memory. With this flag it holds with a capture file,
+        /// too.
         SHM = 8,
         /// As [`super::config_flags::SHM`], but a peer that offers no shared memory is an error
         /// (-ENODEV).

@@ -5,7 +5,8 @@ use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::Sge;
 use std::collections::HashMap;
 
-/// Most bytes of a piece of a request that are looked at: the first and the last half of it.
+/// Most bytes of a piece of a request that are looked at. Of a longer piece these are as many at
+/// its begin as at its end.
 const LOOK_MAX: u64 = 1 << 20;
 /// Bytes that are read at a time.
 const CHUNK: usize = 4096;

@@ -1,5 +1,5 @@
-//! Reads what a program's pointers lead to. A bad pointer is an answer, not a fault: the program's
-//! call says what it thinks of it.
+//! Reads what a program's pointers lead to. A bad pointer is no fault here: the caller gets `None`,
+//! and the program's call goes on and returns its own error.
 
 use core::mem::MaybeUninit;
 use gdrcore_core::mem::host;

@@ -49,7 +49,7 @@ pub struct State {
     pub(crate) outstanding: Outstanding,
     pub(crate) objects: Objects,
     pub(crate) cqs: HashMap<Id, CqFacts>,
-    /// The numbers of queue pairs, where calls name them otherwise.
+    /// The numbers of queue pairs, of an interface whose calls name queue pairs by handles.
     pub(crate) qp_numbers: HashMap<Id, u32>,
     /// CQs that are reported to have too few entries.
     pub(crate) overrun: HashSet<Id>,
@@ -59,7 +59,8 @@ pub struct State {
     polled_by: HashMap<Id, Thread>,
     /// What is known of the program's ways.
     pub ways: Ways,
-    /// The program has prepared for fork, or asked whether it must, or need not.
+    /// The program is ready for fork: it has called `ibv_fork_init`, or `ibv_is_fork_initialized`,
+    /// or its environment has RDMAV_FORK_SAFE, or its interface needs no preparation.
     pub is_fork_ready: bool,
     /// The number of the next request.
     pub(crate) next: u64,
@@ -217,8 +218,8 @@ impl State {
         self.outstanding.pairs.insert(key, queues);
     }
 
-    /// The object is an SRQ, of which completions tell. Those of XRC are none: a completion does
-    /// not tell their requests' SRQ.
+    /// The object is an SRQ whose requests are followed to their completions. SRQs of XRC are not:
+    /// a completion does not say from which of them its request came.
     pub fn made_srq(&mut self, srq: Id) {
         self.outstanding.forget_shared(srq);
         self.outstanding.shared.insert(srq, VecDeque::new());
@@ -238,7 +239,7 @@ impl State {
         self.keys.begin(device, rkey);
     }
 
-    /// A region is about to end or to be another. `verb`: what becomes of it.
+    /// A region is about to be deregistered or registered anew. `verb`: which of the two, in words.
     pub fn region_ending(&mut self, key: MrKey, verb: &str) {
         if let Some((words, site)) = self.outstanding.with_key(key.0, key.1) {
             let what = self.regions.0.get(&key).map_or_else(|| "MR".into(), MrRange::words);
@@ -254,9 +255,9 @@ impl State {
         }
     }
 
-    /// An object is about to be destroyed, before its number or address can be another's. One whose
-    /// destruction fails is not watched. `rkey`: its key now; else the one that it was made or
-    /// bound with.
+    /// An object is about to be destroyed. Called before the destruction, after which a new object
+    /// may get its number or address. An object whose destruction fails is not watched any more.
+    /// `rkey`: its key now; else the one that it was made or bound with.
     pub fn ending(&mut self, id: Id, what: &ObjectKind, rkey: Option<Rkey>) -> Destruction {
         let mut region = None;
         match *what {
@@ -370,7 +371,7 @@ impl State {
 
     /// A CQ has failed because a completion found it full.
     pub fn cq_failed(&mut self, cq: Id) {
-        // Of one whose send requests were too many the place is known better.
+        // Reported already, with the place of the post that was too much.
         if self.overrun.contains(&cq) {
             return;
         }

@@ -31,15 +31,15 @@ const LOOKED_AT: usize = unsafe {
 /// Descriptors that fit into [`LOOKED_AT`] bytes.
 const HELD: usize = LOOKED_AT / size_of::<RawFd>();
 
-/// Whether descriptors may come over a socket. False: the kernel has no such option.
-fn pass(fd: RawFd, on: bool) -> bool {
+/// Sets whether descriptors may come over a socket. False: the kernel has no such option.
+fn set_pass_rights(fd: RawFd, on: bool) -> bool {
     set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, i32::from(on)).is_ok()
 }
 
 /// Has the kernel refuse descriptors for a socket, and for connections that it accepts. False: this
 /// kernel cannot. Any thread; one system call.
 pub fn refuse(fd: BorrowedFd<'_>) -> bool {
-    pass(fd.as_raw_fd(), false)
+    set_pass_rights(fd.as_raw_fd(), false)
 }
 
 /// Makes both ends of a socket of datagrams that keep their order, which do not block.
@@ -140,13 +140,13 @@ impl Foreign {
     /// change.
     pub(crate) fn expect(&mut self, some: bool) {
         let change = self.holds != Holds::Anything && some != (self.holds == Holds::Arrivals);
-        if change && pass(self.raw(), some) {
+        if change && set_pass_rights(self.raw(), some) {
             self.holds = if some { Holds::Arrivals } else { Holds::Leftovers };
         }
     }
 
     /// Empties the queue, if it is short.
-    fn empty(&mut self) {
+    fn drain(&mut self) {
         self.expect(false);
         for _ in 0..EMPTIED {
             if self.holds != Holds::Leftovers
@@ -177,8 +177,8 @@ impl Foreign {
             return Err(libc::EAGAIN);
         }
         // Looks first, with copies of the descriptors: the kernel would close on this thread what
-        // it cannot deliver. The copies stay open until the message is gone; otherwise its end
-        // would be their last close.
+        // it cannot deliver. The copies stay open until the message is gone; otherwise the end
+        // of the message would close the descriptors for the last time.
         let mut held = heapless::Vec::<Foreign, HELD>::new();
         let arrived = receive(fd, bytes, libc::MSG_PEEK, |_, copy| _ = held.push(copy));
         match arrived {
@@ -198,7 +198,7 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        self.empty();
+        self.drain();
         // SAFETY: once, since this is the drop.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
         if self.holds != Holds::Nothing {
@@ -357,8 +357,8 @@ mod tests {
             let arrived = ours.receive(&mut bytes, |_, fd| kept.push(fd)).unwrap();
             assert!(arrived.cut && kept.len() <= HELD, "{} taken", kept.len());
         }
-        // With its socket the message is one thing to close.
-        ours.empty();
+        // It is not taken apart: the socket's close ends it, and counts as one.
+        ours.drain();
         assert!(ours.receive(&mut bytes, |_, _| {}).unwrap().cut);
     }
 }

@@ -24,11 +24,11 @@ fn send_for(d: &mut Dcqcn, now: &mut u64, ns: u64) -> u64 {
 #[test]
 fn no_limit_until_the_first_notification() {
     let mut d = Dcqcn::default();
-    assert_eq!((d.rate_bps(), d.available(5)), (0, u32::MAX));
+    assert_eq!((d.rate(), d.available(5)), (0, u32::MAX));
     d.on_sent(5, 1 << 30);
     assert_eq!(d.available(6), u32::MAX);
     assert!(d.on_notification(7, LINE));
-    assert_eq!(d.rate_bps(), LINE / 2, "alpha begins at 1: half");
+    assert_eq!(d.rate(), LINE / 2, "alpha begins at 1: half");
     assert!(d.available(7) <= BURST_MAX);
 }
 
@@ -38,9 +38,9 @@ fn notifications_of_one_interval_are_one() {
     let mut d = Dcqcn::default();
     assert!(d.on_notification(1000, LINE));
     assert!(!d.on_notification(1000 + CUT_INTERVAL_NS - 1, LINE));
-    assert_eq!(d.rate_bps(), LINE / 2);
+    assert_eq!(d.rate(), LINE / 2);
     assert!(d.on_notification(1000 + CUT_INTERVAL_NS, LINE));
-    assert_eq!(d.rate_bps(), LINE / 4);
+    assert_eq!(d.rate(), LINE / 4);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_flood_ends_at_the_least_rate_and_that_rate_is_given() {
             sent += 4096;
         }
     }
-    assert_eq!(d.rate_bps(), RATE_MIN);
+    assert_eq!(d.rate(), RATE_MIN);
     // One second under the flood.
     assert!((RATE_MIN..RATE_MIN + RATE_MIN / 2).contains(&sent), "{sent}");
 }
@@ -66,14 +66,14 @@ fn fast_recovery_goes_half_the_way_each_period() {
     d.on_notification(0, LINE);
     d.on_notification(CUT_INTERVAL_NS, LINE);
     let (mut rate, target) = (LINE / 4, LINE / 2);
-    assert_eq!((d.rate_bps(), d.target), (rate, target));
+    assert_eq!((d.rate(), d.target), (rate, target));
     for period in 1..=u64::from(FAST) {
         let at = CUT_INTERVAL_NS + period * PERIOD_NS;
         d.available(at - 1);
-        assert_eq!(d.rate_bps(), rate);
+        assert_eq!(d.rate(), rate);
         d.available(at);
         rate = (rate + target) / 2;
-        assert_eq!((d.rate_bps(), d.target), (rate, target), "period {period}");
+        assert_eq!((d.rate(), d.target), (rate, target), "period {period}");
     }
     d.available(CUT_INTERVAL_NS + 6 * PERIOD_NS);
     assert_eq!(d.target, target + LINE / 1000, "then additive increase");
@@ -106,7 +106,7 @@ fn without_congestion_the_limit_goes_away() {
         d.on_notification(now, LINE);
         now += 50_000;
     }
-    assert!(d.rate_bps() < LINE / 100);
+    assert!(d.rate() < LINE / 100);
     let sent = send_for(&mut d, &mut now, 200_000_000);
     assert!(!d.is_limiting(), "{d:?}");
     assert!(sent > LINE / 5 / 2, "most of the line's share of 200 ms: {sent}");
@@ -124,9 +124,9 @@ fn alpha_forgets_old_congestion() {
     let now = 300 * PERIOD_NS;
     d.available(now);
     assert!(d.alpha < ONE / 3, "{}", d.alpha);
-    let before = d.rate_bps();
+    let before = d.rate();
     d.on_notification(now, LINE);
-    assert!(d.rate_bps() > before * 5 / 6, "a mild cut: {} of {before}", d.rate_bps());
+    assert!(d.rate() > before * 5 / 6, "a mild cut: {} of {before}", d.rate());
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn no_number_that_a_program_or_the_clock_gives_overflows() {
                 d.available(now);
                 d.on_sent(now, u32::MAX);
                 d.ready_at(now, u32::MAX);
-                assert!(!d.is_limiting() || d.rate_bps() >= RATE_MIN);
+                assert!(!d.is_limiting() || d.rate() >= RATE_MIN);
             }
         }
     }

@@ -68,8 +68,8 @@ pub fn expect_write(addr: u64) {
 /// Any address is allowed: a bad one is a fault, as long as a handler that uses [`fixup`] is
 /// installed. A whole copy of 1, 2, 4 or 8 bytes is one access. Where `addr` is aligned to 8, the
 /// words of a longer copy are read in one piece each, so that a value which the program stores in
-/// one piece is never mixed with the one before; from 512 bytes on that takes a `dst` aligned to 8
-/// as well (speed decides there).
+/// one piece is never mixed with the one before. For copies from 512 bytes on this holds only if
+/// `dst` is aligned to 8 too: they copy by the fastest way.
 ///
 /// # Errors
 /// [`Fault`]; `dst` then holds a mixture.
@@ -85,8 +85,8 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     imp::fetch(addr, dst)
 }
 
-/// [`fetch`] for a caller that expects 8 bytes: around the call that copies others it keeps its
-/// values in registers.
+/// [`fetch`] for a caller that expects 8 bytes. Another length is copied by a call out of line, so
+/// that the caller has its registers for itself.
 #[inline(always)]
 pub fn fetch_short(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *dst) {
@@ -126,8 +126,8 @@ pub fn fetch_crc_with(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Res
 ///
 /// A program that polls memory sees this order: bytes in ascending address (in units of up to 64
 /// bytes; from 32 KiB on of up to 16 KiB), and the last aligned word (up to 8 bytes) only after all
-/// the others, with release. Every byte is written once. Each aligned piece of 1, 2, 4 or 8 bytes
-/// that is a payload of its own is one access.
+/// the others, with release. Every byte is written once. A payload that is 1, 2, 4 or 8 bytes
+/// long and aligned to its length is written by one access.
 ///
 /// # Errors
 /// [`Fault`]; some bytes may be written then.

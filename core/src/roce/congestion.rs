@@ -50,7 +50,7 @@ impl Qp {
     pub(crate) fn pace_congestion(&mut self, now: u64) -> Result<u32, u64> {
         let have = self.conn.congestion.available(now);
         // The rate limit may have ended just now.
-        self.set_paced(self.bucket.rate_bps() != 0 || self.conn.congestion.is_limiting());
+        self.set_paced(self.bucket.rate() != 0 || self.conn.congestion.is_limiting());
         if have == 0 {
             return Err(self.conn.congestion.ready_at(now, self.conn.mtu));
         }
@@ -67,7 +67,7 @@ impl Qp {
             // The effect of the forged CNPs ends.
             self.conn.cnp_deaf = now.saturating_add(CNP_DEAF_NS);
             self.conn.congestion = Dcqcn::default();
-            self.set_paced(self.bucket.rate_bps() != 0);
+            self.set_paced(self.bucket.rate() != 0);
         }
         now >= self.conn.cnp_deaf
     }

@@ -36,9 +36,9 @@ pub(super) struct SessionRings {
     frame: Box<[u8; LONG]>,
     /// Slots whose packets have gone to other hosts in this round.
     pub(super) sending: Vec<u16>,
-    /// Slots that have got packets in this round, and whether a slot is among them. At the round's
-    /// end those that sleep are woken.
+    /// Slots that have got packets in this round. At the round's end those that sleep are woken.
     told: Vec<u16>,
+    /// By slot: whether it is in `told`.
     is_told: Vec<bool>,
     /// Slots whose sockets have no room: their rings are left alone until there is room.
     pub(super) stalled: Vec<bool>,
@@ -354,8 +354,8 @@ impl SessionRings {
     }
 }
 
-/// The host to which a packet goes, if it is another one. A packet that the router will change must
-/// have a right ICRC, since the changed packet gets a right one in any case.
+/// The host to which a packet goes, if it is another one. A packet that the router will change is
+/// dropped if its ICRC is wrong: the router computes a new one, which would hide the damage.
 fn next_hop(
     switch: &Switch,
     from: &[u8; 16],

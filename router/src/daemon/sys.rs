@@ -118,7 +118,8 @@ fn name(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     Ok((addr, len as libc::socklen_t))
 }
 
-/// A socket that listens at a path, which must not exist. No descriptors may come over it.
+/// A socket that listens at a path, which must not exist. No descriptors may come over it, where the
+/// kernel can refuse them (Linux 6.16).
 pub(super) fn listen(path: &Path, kind: SocketKind, mode: u32) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
@@ -354,8 +355,8 @@ pub(super) fn filter_calls(program: &[seccompiler::sock_filter]) -> io::Result<(
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let filter = program.as_ptr().cast_mut().cast::<libc::sock_filter>();
     let program = libc::sock_fprog { len, filter };
-    // For all threads, and without the brakes against leaks by speculation, which cost the data
-    // path more than the filter, and hide nothing from a process's own filter.
+    // For all threads. Without the kernel's mitigations of speculation (SPEC_ALLOW): they slow the
+    // data path more than the filter does, and a process has nothing to hide from itself.
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     // SAFETY: numbers only.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
@@ -414,8 +415,8 @@ pub(super) fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Runs `work` in a child: its exit code, or the signal that ended it. `work` makes system calls
-/// only: another thread may have had a lock.
+/// Runs `work` in a forked child. Returns its exit code, or the signal that ended it. `work` may
+/// only make system calls: a lock that another thread held at the fork stays held in the child.
 #[cfg(test)]
 pub(super) fn in_child(work: impl FnOnce() -> i32) -> Result<i32, i32> {
     // SAFETY: the child leaves by `_exit`, and until then `work` keeps to the rule above.

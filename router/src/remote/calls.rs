@@ -615,7 +615,7 @@ impl Session {
 
     /// Brings the queue pairs into ERR whose peers the tenant may no longer reach.
     pub(super) fn part(&mut self, d: &dyn Device) {
-        if !self.guard.is_strict() {
+        if !self.guard.has_rules() {
             return;
         }
         for h in self.qps.handles() {

@@ -37,7 +37,7 @@ impl State {
 #[derive(Default)]
 pub(super) struct Guard {
     /// A tenant has an `allow`.
-    is_strict: AtomicBool,
+    has_rules: AtomicBool,
     state: RwLock<State>,
 }
 
@@ -46,7 +46,7 @@ impl Guard {
     pub(super) fn of(attr: &DeviceAttr) -> Guard {
         let (gid, udp_port) = (attr.gid, attr.udp_port as u16);
         let state = RwLock::new(State { gid, udp_port, ..State::default() });
-        Guard { is_strict: AtomicBool::new(false), state }
+        Guard { has_rules: AtomicBool::new(false), state }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -61,13 +61,13 @@ impl Guard {
     pub(super) fn set(&self, number: u16, tenant: &Tenant) {
         let mut state = self.write();
         state.tenants.insert(number, tenant.clone());
-        let is_strict = state.tenants.values().any(|t| t.allow.is_some());
-        self.is_strict.store(is_strict, Ordering::Relaxed);
+        let has_rules = state.tenants.values().any(|t| t.allow.is_some());
+        self.has_rules.store(has_rules, Ordering::Relaxed);
     }
 
     /// Whether a tenant has an `allow`, so that there is something to look at.
-    pub(super) fn is_strict(&self) -> bool {
-        self.is_strict.load(Ordering::Relaxed)
+    pub(super) fn has_rules(&self) -> bool {
+        self.has_rules.load(Ordering::Relaxed)
     }
 
     /// A tenant has a new queue pair.
@@ -90,7 +90,7 @@ impl Guard {
     /// # Errors
     /// [`gdrcore_core::Error::Access`]: it may not.
     pub(super) fn check(&self, from: u16, to: &AhAttr, qpn: u32) -> Result<()> {
-        if !self.is_strict() {
+        if !self.has_rules() {
             return Ok(());
         }
         let state = self.read();

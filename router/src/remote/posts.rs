@@ -75,7 +75,7 @@ fn operands(session: &Session, wqe: &SendWqe, is_ud: bool) -> Result<(WrOp, WrEx
         wr_opcode::SEND | wr_opcode::SEND_WITH_IMM if is_ud => {
             let (remote_qpn, remote_qkey) = ((b >> 32) as u32, b as u32);
             let ah = session.ahs.get(a)?;
-            if session.guard.is_strict() {
+            if session.guard.has_rules() {
                 session.guard.check(session.tenant, &ah.to, remote_qpn)?;
             }
             WrOp { ud: UdWr { ah: ah.device, remote_qpn, remote_qkey } }

@@ -57,8 +57,9 @@ const PINNED: u64 = 1 << 30;
 enum Backend {
     Soft {
         device: &'static SoftDevice,
-        /// The next growth; all before it are `grown - GROWTH`.
-        grown: usize,
+        /// Bytes by which it grows next. Each growth is twice the one before, so all earlier ones
+        /// together are `next_growth - GROWTH`.
+        next_growth: usize,
     },
     Nic(&'static VerbsDevice),
 }
@@ -126,8 +127,8 @@ impl SharedDevice {
         }
     }
 
-    /// The access flags of a region besides those of the tenant. Populated holes would be charged
-    /// to the router, so a soft device populates nothing. A NIC has to pin what there is.
+    /// The access flags of a region besides those of the tenant. A soft device must not populate
+    /// pages: the kernel would charge them to the router. A NIC pins the pages in any case.
     pub fn access(&self) -> u32 {
         match self.backend {
             Backend::Soft { .. } => access::ON_DEMAND,
@@ -155,8 +156,8 @@ impl SharedDevice {
         self.device().cq_arm(cq, true)
     }
 
-    /// Whether the device's connection manager may have events. Cheaper than to take none; of a NIC
-    /// its descriptor tells.
+    /// Whether the device's connection manager may have events. Costs less than an attempt to take
+    /// one. For a NIC always true: its descriptor says when to look.
     pub fn has_cm_events(&self) -> bool {
         match self.backend {
             Backend::Soft { device, .. } => device.has_cm_events(),
@@ -180,15 +181,15 @@ impl SharedDevice {
     pub fn make<T>(&mut self, make: impl Fn(&dyn Device) -> Result<T>) -> Result<T> {
         loop {
             let made = make(self.device());
-            let Backend::Soft { device, grown } = &mut self.backend else { return made };
+            let Backend::Soft { device, next_growth } = &mut self.backend else { return made };
             match made {
-                Err(Error::NoMemory) if 2 * *grown - GROWTH <= MOST => {}
+                Err(Error::NoMemory) if 2 * *next_growth - GROWTH <= MOST => {}
                 done => return done,
             }
-            let map = Map::new(*grown)?;
+            let map = Map::new(*next_growth)?;
             // SAFETY: a fresh map, which `maps` keeps until the device is closed.
             unsafe { device.arena_add(map.as_ptr(), map.len())? };
-            *grown *= 2;
+            *next_growth *= 2;
             self.maps.push(map);
         }
     }
@@ -225,7 +226,7 @@ fn open_soft(name: &str) -> Result<(Backend, Map)> {
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;
     // SAFETY: fresh memory, aligned to a page, which `maps` keeps until after `close`.
     let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), name, &config)? };
-    Ok((Backend::Soft { device, grown: GROWTH }, map))
+    Ok((Backend::Soft { device, next_growth: GROWTH }, map))
 }
 
 fn open_nic(name: &str) -> Result<(Backend, Map)> {

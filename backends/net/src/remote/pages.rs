@@ -59,8 +59,8 @@ impl File {
         Ok(File { fd, len, is_dma_buf: true })
     }
 
-    /// Whether all pages of a range are there. A missing one would come into being by an access of
-    /// the router, which would pay for it.
+    /// Whether all pages of a range are there. The first access makes a missing page, and the
+    /// kernel charges it to who makes it: that would be the router.
     fn is_whole(&self, offset: u64, end: u64) -> bool {
         if self.is_dma_buf {
             return true;

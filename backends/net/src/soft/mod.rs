@@ -107,8 +107,8 @@ pub struct SoftConfig<'a> {
     pub engines: EngineCount,
 }
 
-/// How peers are reached. Chosen for each at RTR, or when an address handle is made, and never
-/// changed.
+/// How peers are reached. Chosen for each at RTR, or when an address handle is made. It stays so,
+/// but that datagrams to a process that has ended go through the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
     /// Always through the network.

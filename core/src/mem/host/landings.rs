@@ -13,8 +13,8 @@ struct PadRange {
 
 /// Adds a line to the table: faults in [`$start`, `$end`) continue at `$landing`.
 ///
-/// Section flag R: a linker that collects unused sections must keep it, nothing refers to it by
-/// name but its bounds.
+/// Section flag R (retain): a linker that drops unused sections must keep this one, to which only
+/// the names of its bounds refer.
 macro_rules! guard {
     ($start:literal, $end:literal, $landing:literal) => {
         concat! {
@@ -65,7 +65,7 @@ pub(super) fn fixup(pc: usize) -> Option<usize> {
     None
 }
 
-/// What a copy returns that set `fault` to 0 at its end.
+/// The result of a copy, which has set `fault` to 0 if it came to its end.
 #[inline]
 pub(super) fn result<T>(fault: u32, value: T) -> Result<T, Fault> {
     if fault == 0 {

@@ -68,30 +68,31 @@ fn spin_until(end_ns: u64, done: impl Fn() -> bool) -> bool {
 
 /// Waits for the turn of a thread at a lock.
 ///
-/// Bounded: by [`BEGIN_NS`] or [`CHECK_RUNNER_NS`] if the runner does not work, else by
-/// [`WAIT_NS`].
+/// Bounded by [`WAIT_NS`]; by [`BEGIN_NS`] or [`CHECK_RUNNER_NS`] if nobody else waits and the
+/// runner does not work.
 #[cold]
 fn await_turn(turns: &TurnLock, token: usize) {
     let began = now_ns();
+    let end = began + WAIT_NS;
     if turns.is_handed_over() && !spin_until(began + BEGIN_NS, || !turns.is_handed_over()) {
         // The thread to which the turn was handed over has gone.
         return;
     }
     let epoch = turns.epoch();
-    if !spin_until(began + WAIT_NS, || turns.try_want(token)) {
+    if !spin_until(end, || turns.try_want(token)) {
         return;
     }
     let asked = now_ns();
     let gone = || !turns.waits(token);
-    if spin_until(asked + CHECK_RUNNER_NS, gone) {
+    if spin_until(end.min(asked + CHECK_RUNNER_NS), gone) {
         return;
     }
     if turns.epoch() != epoch {
-        if spin_until(asked + TURN_NS, gone) {
+        if spin_until(end.min(asked + TURN_NS), gone) {
             return;
         }
         turns.call_due(token);
-        if spin_until(began + WAIT_NS, gone) {
+        if spin_until(end, gone) {
             return;
         }
     }
