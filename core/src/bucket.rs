@@ -3,8 +3,8 @@
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// Tokens are bytes. `rate` of them arrive in a second, up to `burst`; taking more than there are leaves a
-/// debt.
+/// Tokens are bytes. `rate` of them arrive in a second, up to `burst`; taking more than there are
+/// leaves a debt.
 ///
 /// The remainder of a byte is kept as a fraction, so that no rate drifts, however often the bucket
 /// is refilled. Time must not run backwards; if it does, nothing happens until it has caught up.

@@ -79,8 +79,8 @@ impl Dcqcn {
         self.rate
     }
 
-    /// A notification came. `line_rate`: initial and largest rate, in bytes per second. False: it is one with an earlier
-    /// one.
+    /// A notification came. `line_rate`: initial and largest rate, in bytes per second. False: it
+    /// is one with an earlier one.
     pub fn on_notification(&mut self, now_ns: u64, line_rate: u64) -> bool {
         if self.rate == 0 {
             let line = line_rate.max(RATE_MIN);

@@ -118,8 +118,8 @@ fn name(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     Ok((addr, len as libc::socklen_t))
 }
 
-/// A socket that listens at a path, which must not exist. No descriptors may come over it, where the
-/// kernel can refuse them (Linux 6.16).
+/// A socket that listens at a path, which must not exist. No descriptors may come over it, where
+/// the kernel can refuse them (Linux 6.16).
 pub(super) fn listen(path: &Path, kind: SocketKind, mode: u32) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.

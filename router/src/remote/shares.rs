@@ -1,9 +1,9 @@
 //! Rates and turns of the tenants of a device.
 //!
-//! While a tenant of a device has a limit, or the device a rate, requests are posted in the order of
-//! the relay's scheduler. Each is charged as it is posted: with its bytes, those of a READ as well,
-//! though they travel in the other direction, in which nothing else limits them. What has no credit
-//! stays in the tenant's ring.
+//! While a tenant of a device has a limit, or the device a rate, requests are posted in the order
+//! of the relay's scheduler. Each is charged as it is posted: with its bytes, those of a READ as
+//! well, though they travel in the other direction, in which nothing else limits them. What has no
+//! credit stays in the tenant's ring.
 //!
 //! So that a device has no long backlog of one tenant, a tenant with [`WINDOW`] bytes under way
 //! waits for completions. A request of any size may exceed that once.
