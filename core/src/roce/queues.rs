@@ -135,7 +135,7 @@ impl Transport {
 
 impl Common {
     /// Notes that a completion found no room in a CQ. Where CQs overrun
-    /// ([`LoweredLimits::cq_overrun`]) it fails in the next round, if no entry is free.
+    /// (`LoweredLimits::cq_overrun`) it fails in the next round, if no entry is free.
     #[cold]
     pub(crate) fn note_overrun(&mut self, s: &Shared, cq: u32) {
         if !self.config.limits.cq_overrun {
