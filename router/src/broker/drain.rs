@@ -1,7 +1,7 @@
 //! Draining, before the router ends: it refuses new sessions and routes, and present sessions may
 //! end in order.
 
-use super::{errno, refusal, Action, Broker, Refusal, SessionId, SessionState, UpSession};
+use super::{all_up_mut, errno, refusal, Action, Broker, Refusal, SessionState};
 use gdrcore_net::via::proto::{Drain, Envelope, Message, Text};
 
 impl Broker {
@@ -14,11 +14,9 @@ impl Broker {
             deadline_ms: u32::try_from(left).unwrap_or(u32::MAX),
             text: Text::new("the router is about to end"),
         };
-        let tell = |(id, up): (SessionId, &mut UpSession)| {
-            Action::Send(id, Envelope::new(up.next_seq(), Message::Drain(news)))
-        };
-        let told: Vec<_> = self.all_up_mut().map(tell).collect();
-        self.out.extend(told);
+        for (id, up) in all_up_mut(&mut self.sessions) {
+            self.out.push(Action::Send(id, Envelope::new(up.next_seq(), Message::Drain(news))));
+        }
         for id in self.ids(|state| matches!(state, SessionState::Waits(_))) {
             self.end(now, id, draining());
         }

@@ -12,7 +12,7 @@ pub(super) use kept_routes::KeptRoutes;
 
 use super::route::{by_rings, check_talk_to};
 use super::session::RouteEnd;
-use super::{errno, refusal, Broker, Refusal, Routed, SessionId, UpSession};
+use super::{all_up_mut, errno, refusal, Broker, Refusal, Routed, SessionId, UpSession};
 use crate::policy::{show, wants, Placed, Tenant};
 use far_tenants::Gid;
 use gdrcore_core::config::QPN_UNIT;
@@ -113,16 +113,14 @@ impl Broker {
         (self.far.silent, self.far.changes) = (silent, changes);
         // This cannot fail: a file has fewer tenants than the limit.
         all.into_iter().for_each(|placed| drop(self.far.put(placed)));
-        let far = std::mem::take(&mut self.far);
-        for (_, up) in self.all_up_mut() {
+        for (_, up) in all_up_mut(&mut self.sessions) {
             let network = &up.tenant.network;
             let known = |to: &RouteEnd| match to {
                 RouteEnd::Session(_) | RouteEnd::Outside(_) => true,
-                RouteEnd::Far(gid) => far.find(network, gid).is_some(),
+                RouteEnd::Far(gid) => self.far.find(network, gid).is_some(),
             };
             up.routes.retain(|to, _| known(to));
         }
-        self.far = far;
     }
 
     fn put(&mut self, now: u64, placed: Placed) -> Result<(), String> {
@@ -187,7 +185,8 @@ impl Broker {
     }
 
     fn forget_routes(&mut self, network: &str, gid: &Gid) {
-        for (_, up) in self.all_up_mut().filter(|(_, up)| up.tenant.network == network) {
+        for (_, up) in all_up_mut(&mut self.sessions).filter(|(_, up)| up.tenant.network == network)
+        {
             up.routes.remove(&RouteEnd::Far(*gid));
         }
     }

@@ -108,6 +108,16 @@ mod errno {
     pub const PROTOCOL: i32 = 71;
 }
 
+/// The sessions that are up, of all; the caller may use the broker's other fields meanwhile.
+fn all_up_mut(
+    sessions: &mut BTreeMap<SessionId, BrokerSession>,
+) -> impl Iterator<Item = (SessionId, &mut UpSession)> {
+    sessions.iter_mut().filter_map(|(&id, s)| match &mut s.state {
+        SessionState::Up(up) => Some((id, &mut **up)),
+        SessionState::New(_) | SessionState::Waits(_) => None,
+    })
+}
+
 fn no_session() -> Refusal {
     refusal!(errno::INVALID, "no session")
 }
@@ -367,13 +377,6 @@ impl Broker {
         })
     }
 
-    fn all_up_mut(&mut self) -> impl Iterator<Item = (SessionId, &mut UpSession)> {
-        self.sessions.iter_mut().filter_map(|(&id, s)| match &mut s.state {
-            SessionState::Up(up) => Some((id, &mut **up)),
-            SessionState::New(_) | SessionState::Waits(_) => None,
-        })
-    }
-
     /// The sessions in some state.
     fn ids(&self, is: impl Fn(&SessionState) -> bool) -> Vec<SessionId> {
         self.sessions.iter().filter(|(_, s)| is(&s.state)).map(|(&id, _)| id).collect()
@@ -465,7 +468,7 @@ impl Broker {
         for peer in to {
             self.notify_link_end(peer, (id, up.number), event, cause);
         }
-        for (_, other) in self.all_up_mut() {
+        for (_, other) in all_up_mut(&mut self.sessions) {
             other.rates.remove(&id);
         }
     }

@@ -1,7 +1,7 @@
 //! A change of the policy while there are sessions.
 
 use super::route::check_talk;
-use super::{errno, refusal, route_event, Broker, SessionId, SessionState};
+use super::{all_up_mut, errno, refusal, route_event, Broker, SessionId, SessionState};
 use crate::identity::tenant_of;
 use crate::policy::{Limits, Policy, Tenant};
 use std::ops::Range;
@@ -47,7 +47,7 @@ impl Broker {
         let mut limits = tenant.limits;
         changes.iter().try_for_each(|(key, value)| limits.set(key, value))?;
         tenant.limits = limits;
-        for (_, up) in self.all_up_mut().filter(|(_, up)| up.tenant.name == name) {
+        for (_, up) in all_up_mut(&mut self.sessions).filter(|(_, up)| up.tenant.name == name) {
             up.tenant.limits = limits;
         }
         self.end_links();
