@@ -24,7 +24,7 @@ const EVENTS_MAX: usize = 4 * limits::ID as usize;
 /// Of them, requests for connections: others of every id find room beside them.
 const REQUESTS_MAX: usize = EVENTS_MAX / 2;
 /// Events of the device in a round.
-const EVENTS_PER_ROUND: usize = 256;
+pub(super) const EVENTS_PER_ROUND: usize = 256;
 
 impl Session {
     /// Opens the connection manager.

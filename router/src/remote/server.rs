@@ -1,7 +1,7 @@
 //! All sessions of a device, served in rounds by one thread.
 
 use super::calls;
-use super::cm;
+use super::cm::{self, EVENTS_PER_ROUND};
 use super::guard::Guard;
 use super::pace::Pace;
 use super::posts::{Scratch, SENDS_PER_ROUND};
@@ -23,8 +23,6 @@ use std::sync::Arc;
 
 /// Calls of a session in a round.
 const CALLS_PER_ROUND: usize = 16;
-/// Events of the device in a round.
-const EVENTS_PER_ROUND: usize = 256;
 /// Requests of all sessions in a round, where a tenant has a limit.
 const METERED_PER_ROUND: usize = 512;
 
