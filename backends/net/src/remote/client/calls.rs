@@ -60,9 +60,7 @@ impl RemoteDevice {
                 "fd {fd}: the region is no shared mapping of it from fd_offset {offset:#x} on"
             ));
         }
-        let page = page_size() as u64;
-        let first = addr % page;
-        let bytes = (first + length).next_multiple_of(page);
+        let (first, bytes) = whole_pages(addr, length)?;
         // The router takes no pages that are not there yet.
         crate::fault::probe(addr - first, bytes, rights & access::LOCAL_WRITE != 0)?;
         let region = NewRegion::of(reg, vec![(offset - first, bytes)]);
@@ -82,12 +80,7 @@ impl RemoteDevice {
         let MrReg { addr, length, .. } = *reg;
         // SAFETY: no pointers.
         check(unsafe { libc::fcntl(fd, libc::F_GETFD) })?;
-        let page = page_size() as u64;
-        let first = addr % page;
-        let bytes = first.checked_add(length).and_then(|n| n.checked_next_multiple_of(page));
-        let bytes = bytes.ok_or_else(|| {
-            refuse!(Invalid, "length {length:#x}: more than the address space has")
-        })?;
+        let (first, bytes) = whole_pages(addr, length)?;
         populate(fd, addr - first, bytes)?;
         let region = NewRegion::of(reg, vec![(addr - first, bytes)]);
         // SAFETY: a descriptor of the program, as was found above.
@@ -231,6 +224,17 @@ impl RemoteDevice {
             .map(drop)
             .map_err(|_| refuse!(Invalid, "handle {h:#x}: it is not pinned"))
     }
+}
+
+/// The pages that hold `length` bytes at `addr`: the place of the first byte in the first of them,
+/// and their bytes.
+fn whole_pages(addr: u64, length: u64) -> Result<(u64, u64)> {
+    let page = page_size() as u64;
+    let first = addr % page;
+    let bytes = first.checked_add(length).and_then(|n| n.checked_next_multiple_of(page));
+    let bytes = bytes
+        .ok_or_else(|| refuse!(Invalid, "length {length:#x}: more than the address space has"))?;
+    Ok((first, bytes))
 }
 
 /// Brings the pages of a range of memory that cannot shrink into being: the router takes no others,
