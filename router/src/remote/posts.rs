@@ -457,7 +457,7 @@ impl Session {
         }
         c.map.put(c.tail, &wc);
         c.tail = c.tail.wrapping_add(1);
-        if c.map.must_tell() {
+        if c.map.must_tell() || c.owed {
             self.tell(cq);
         }
     }

@@ -243,6 +243,13 @@ impl Server {
                 bad.push(session.number);
             }
         }
+        if self.sessions.iter().any(|s| s.owes) {
+            // What was before may be of a CQ that is left to the device's events.
+            if self.sessions.iter().any(|s| s.owes && s.awaits_events()) {
+                self.take_cq_events();
+            }
+            self.sessions.iter_mut().filter(|s| s.owes).for_each(|s| s.tell_owed(device));
+        }
         bad.into_iter().for_each(|number| self.give_up(number));
         found
     }

@@ -79,7 +79,8 @@ pub(super) struct Cq {
     pub(super) idle: u32,
     /// Armed for its next solicited completion, as is the device's CQ.
     pub(super) solicited: bool,
-    /// An event that the tenant's socket had no room for.
+    /// An event that is not sent yet: the tenant's socket had no room for it, or the events of
+    /// sends go first ([`Session::tell_owed`]).
     pub(super) owed: bool,
     /// A completion of the router's own found no room: as on a NIC, no other comes any more.
     pub(super) has_failed: bool,
@@ -236,6 +237,8 @@ pub struct Session {
     pub(super) is_watched: Vec<bool>,
     /// CQs that are polled.
     pub(super) polled: Vec<Handle>,
+    /// One of them owes an event.
+    pub(super) owes: bool,
     /// Where completions are on their way.
     batch: [Wc; BATCH],
     /// The tenant has written what no program of ours writes: the session must end.
@@ -335,6 +338,7 @@ impl Session {
             watched: [Vec::with_capacity(Doorbell::COUNT), Vec::with_capacity(Doorbell::COUNT)],
             is_watched: vec![false; Doorbell::COUNT],
             polled: Vec::with_capacity(limits::CQ as usize),
+            owes: false,
             batch: [Wc::default(); BATCH],
             is_broken: false,
             past: Counters::ZERO,
@@ -387,7 +391,8 @@ impl Session {
     }
 
     /// Moves completions of the CQs that are polled, and leaves those to the device's events that
-    /// had none for `idle` calls. True: there was one.
+    /// had none for `idle` calls. The events of receives are owed until [`Session::tell_owed`].
+    /// True: there was a completion.
     pub(super) fn complete(&mut self, device: &dyn Device, idle: u32) -> bool {
         let mut found = false;
         let mut i = 0;
@@ -430,7 +435,7 @@ impl Session {
         let Ok(c) = cqs.get_mut(cq) else { return 0 };
         // The tenant may make room as fast as there are completions.
         let most = most.min(c.map.capacity() as usize);
-        let mut moved = 0;
+        let (mut moved, mut opcodes) = (0, 0);
         while moved < most {
             let room = (c.room(is_broken) as usize).min(BATCH).min(most - moved);
             let n = device.take_completions(c.device, &mut batch[..room]).unwrap_or(0);
@@ -438,6 +443,7 @@ impl Session {
             for wc in &batch[..kept] {
                 c.map.put(c.tail, wc);
                 c.tail = c.tail.wrapping_add(1);
+                opcodes |= wc.opcode;
             }
             if *is_metered && n > 0 {
                 qps.iter_mut().for_each(|q| q.note_completions(&batch[..n]));
@@ -448,8 +454,11 @@ impl Session {
             }
         }
         count(&counts.completed, moved as u64);
-        if moved > 0 && !c.has_failed && c.map.must_tell() || c.owed {
-            self.tell(cq);
+        if moved > 0 && !c.has_failed && c.map.must_tell() {
+            match opcodes & wc_opcode::RECV {
+                0 => self.tell(cq),
+                _ => (c.owed, self.owes) = (true, true),
+            }
         }
         moved
     }
@@ -473,6 +482,24 @@ impl Session {
             channel => self.channels.get(channel).unwrap_or(&self.events),
         };
         c.owed = wire::send_bytes(to.as_fd(), &cq.to_le_bytes(), None) == Err(Error::Again);
+        self.owes |= c.owed;
+    }
+
+    /// Sends the events that are owed.
+    ///
+    /// A peer acknowledges a SEND before it answers it. A program that takes the events of its send
+    /// and its receive CQ from one channel may count on that order, but a look at one CQ after the
+    /// other may find the answer and miss the acknowledgement. So the event of a receive waits for
+    /// this second look, which finds what was before it.
+    pub(super) fn tell_owed(&mut self, device: &dyn Device) {
+        self.complete(device, u32::MAX);
+        self.owes = false;
+        for i in 0..self.polled.len() {
+            let cq = self.polled[i];
+            if self.cqs.get_mut(cq).is_ok_and(|c| c.owed) {
+                self.tell(cq);
+            }
+        }
     }
 
     /// Whether it waits for events of the device.

@@ -123,6 +123,17 @@ impl Running {
         self.tenant_through(number, pass).unwrap()
     }
 
+    /// Waits until it would sleep for `ms`: it polls no CQ and watches no queue, if that is -1.
+    fn wait_until_it_sleeps(&self, ms: i32) {
+        wait_for(60, "it never sleeps", || {
+            let mut server = self.server();
+            server.round();
+            let slept = server.prepare_sleep();
+            server.withdraw_sleep();
+            slept == Some(ms)
+        });
+    }
+
     fn is_clean(&self) -> bool {
         self.server().leaks() == Leaks::default()
     }
@@ -586,12 +597,7 @@ fn a_queue_armed_for_solicited_completions_has_no_event_of_another() {
     for before in [true, false] {
         let raw = tenant.queue_pair(pd);
         // The router polls the queue no more: the device is armed for any completion.
-        wait_for(60, "it is polled for ever", || {
-            let mut server = running.server();
-            let slept = server.prepare_sleep();
-            server.withdraw_sleep();
-            slept == Some(-1)
-        });
+        running.wait_until_it_sleeps(-1);
         if before {
             tenant.post(&raw, nothing, &[]);
         }
@@ -613,15 +619,7 @@ fn a_queue_armed_for_solicited_completions_has_no_event_of_another() {
 #[test]
 fn a_server_sleeps_whatever_its_sessions_wait_for() {
     let running = Running::start();
-    let sleeps = |ms: i32| {
-        wait_for(60, "it never sleeps", || {
-            let mut server = running.server();
-            server.round();
-            let slept = server.prepare_sleep();
-            server.withdraw_sleep();
-            slept == Some(ms)
-        });
-    };
+    let sleeps = |ms| running.wait_until_it_sleeps(ms);
     let mut tenant = ByHand::new(&running, 1);
     sleeps(-1);
     let ((cq, ..), _) = tenant.try_ask::<call::CqCreate>(&(16, 0)).unwrap();

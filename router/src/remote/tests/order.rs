@@ -416,3 +416,31 @@ fn a_cq_without_room_for_a_refused_request_fails_as_on_a_nic() {
     tenant.post(&other, SendWqe { num_sge: 0, ..good }, &[]);
     assert_eq!(tenant.completion(&other).status, wc_status::SUCCESS);
 }
+
+#[test]
+fn the_event_of_an_acknowledgement_goes_before_that_of_the_answer() {
+    let running = Running::start();
+    let x = running.tenant(1);
+    let (mut a, mut b) = connected_pair(&x, &x);
+    for (round, polled) in [[b.cq].as_slice(), &[b.cq, a.cq], &[a.cq, b.cq]].iter().enumerate() {
+        let round = round as u64;
+        b.post_recv(round, 0, 64).unwrap();
+        [a.cq, b.cq].iter().for_each(|cq| x.cq_arm(*cq, false).unwrap());
+        running.wait_until_it_sleeps(-1);
+        {
+            let mut server = running.server();
+            let session = server.sessions.get(1).unwrap();
+            polled.iter().for_each(|cq| session.start_polling(*cq));
+            a.post(round, Op::Send(None), 0, 64).unwrap();
+            // What is left to the device's events is found by the end of the second round.
+            server.round();
+            server.round();
+        }
+        let told = [(); 3].map(|()| x.cq_event().unwrap());
+        assert_eq!(told, [Some(a.cq), Some(b.cq), None], "polled before: {polled:?}");
+        succeed(&mut a, &mut b, round);
+        succeed(&mut b, &mut a, round);
+    }
+    a.destroy().unwrap();
+    b.destroy().unwrap();
+}
