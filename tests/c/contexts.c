@@ -3,7 +3,7 @@
  * contexts ROUNDS [wait|fork|child]: opens the first verbs device, sends one datagram to an address
  * without a receiver, and closes the device, ROUNDS times. "wait": then opens it once more, sends,
  * and sleeps until a signal comes. "fork": a child does that instead, without sleeping. "child":
- * the device is open, and a child that does nothing is ended by SIGTERM.
+ * the device is open, and a child that uses its own memory alone is ended by SIGTERM.
  */
 #include <infiniband/verbs.h>
 #include <signal.h>
@@ -60,20 +60,31 @@ int main(int argc, char **argv)
         send_one(1);
     if (*then && strcmp(then, "fork"))
         send_one(0);
+    int runs[2];
+    char byte = 0;
+    CHECK(pipe(runs) == 0);
     pid_t child = !strcmp(then, "fork") || !strcmp(then, "child") ? fork() : 0;
     if (child == 0 && !strcmp(then, "fork"))
         return send_one(1) != NULL;
-    if (child == 0 && !strcmp(then, "child"))
+    if (child == 0 && !strcmp(then, "child")) {
+        memset(buffer, 7, sizeof buffer);
+        CHECK(write(runs[1], &byte, 1) == 1);
         for (;;)
             pause();
-    if (child > 0 && !strcmp(then, "child"))
+    }
+    close(runs[1]);
+    if (child > 0 && !strcmp(then, "child")) {
+        CHECK(read(runs[0], &byte, 1) == 1);
         kill(child, SIGTERM);
+    }
     if (child > 0)
         CHECK(wait(&status) == child);
     if (strcmp(then, "child"))
         CHECK(status == 0);
-    else
-        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    else if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGTERM) {
+        fprintf(stderr, "the child ended with wait status 0x%x\n", status);
+        return 1;
+    }
     printf("ready\n");
     fflush(stdout);
     if (!strcmp(then, "wait"))

@@ -164,7 +164,7 @@ fn programs_of_each_part_of_verbs_run() {
     }
     // What the program has left ends with it, and so do the contexts that a child opens.
     let contexts = compile("cc", "contexts", &dir, &["-libverbs"]);
-    for words in [["5", ""], ["3", "child"]] {
+    for words in [["5", ""], ["3", "child"], ["3", "fork"]] {
         let done = run(of_tenant(&router, "a", &contexts).args(words), 60);
         assert!(done.ok(), "contexts {words:?}: {}", done.output);
     }

@@ -6,13 +6,14 @@
 //! fault, which [`moving`] recognises, and repeats the write.
 //!
 //! What a program may notice: its neighbours on the same pages move along; a system call that
-//! writes there meanwhile fails with EFAULT; a forked child has none of these pages
-//! (`MADV_DONTFORK`), so that neither process writes into the other's memory.
+//! writes there meanwhile fails with EFAULT. A fork leaves these pages out (`MADV_DONTFORK`), so
+//! that neither process writes into the other's memory; the child gets its own ([`Inheritance`]).
 //!
 //! Stacks, huge pages of hugetlbfs and memory that is shared otherwise are refused: a thread that
 //! writes to its stack meanwhile has no place for its handler. The kernel names the main thread's
 //! stack alone (since Linux 4.5); [`control_blocks`] shows where those of others end.
 
+use super::inherit::{Inheritance, Mapped};
 use super::moving;
 use super::pages::PIECES_MAX;
 use crate::fork::ForkGuard;
@@ -36,25 +37,41 @@ const GAP: u64 = 1 << 40;
 /// One thread at a time moves pages; the number of its move.
 static MOVING: Mutex<usize> = Mutex::new(0);
 
-/// [`MOVING`], locked by the thread that forks: a child would have pages whose move has begun, and
-/// nobody to end it.
-struct Forking(UnsafeCell<Option<MutexGuard<'static, usize>>>);
+/// What the thread that forks holds meanwhile: else a child would have pages whose move has begun,
+/// and nobody to end it.
+struct Forking {
+    _held: (MutexGuard<'static, usize>, MutexGuard<'static, Option<Arc<Adopter>>>),
+    of_child: Option<Inheritance>,
+}
+
+struct ForkingCell(UnsafeCell<Option<Forking>>);
 // SAFETY: used by the holder of `MOVING` alone.
-unsafe impl Sync for Forking {}
-static FORKING: Forking = Forking(UnsafeCell::new(None));
+unsafe impl Sync for ForkingCell {}
+static FORKING: ForkingCell = ForkingCell(UnsafeCell::new(None));
 /// Whether fork() knows the handlers.
 static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn before_fork() {
-    let held = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: this thread holds the lock.
-    unsafe { *FORKING.0.get() = Some(held) };
+    let moving = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let adopter = own.as_ref().filter(|adopter| adopter.fork.is_owner());
+    let of_child = adopter.and_then(|adopter| adopter.of_child().ok());
+    // SAFETY: this thread holds `MOVING`.
+    unsafe { *FORKING.0.get() = Some(Forking { _held: (moving, own), of_child }) };
 }
 
 extern "C" fn after_fork() {
     // SAFETY: this thread, or the one of the child that it has become, has held the lock since
     // `before_fork`.
     drop(unsafe { (*FORKING.0.get()).take() });
+}
+
+extern "C" fn after_fork_in_child() {
+    // SAFETY: as in `after_fork`.
+    if let Some(Forking { of_child: Some(pages), .. }) = unsafe { &*FORKING.0.get() } {
+        pages.claim();
+    }
+    after_fork();
 }
 
 /// Memory of the program that is in one mapping.
@@ -90,6 +107,13 @@ fn lines(maps: &str) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
+impl Line<'_> {
+    /// Whether it maps the session's file, of this inode.
+    fn is_of(&self, inode: u64) -> bool {
+        self.inode == inode && self.name.starts_with("/memfd:gdrcore-session")
+    }
+}
+
 /// The most of a thread's stack that is known by its end alone, where other memory lies below it in
 /// the same mapping: libc's default is not more.
 const STACK: u64 = 8 << 20;
@@ -121,7 +145,7 @@ fn parts(maps: &str, begin: u64, end: u64, own: u64, blocks: &[u64]) -> Result<V
         if line.begin > at {
             break;
         }
-        let ours = line.inode == own && line.name.starts_with("/memfd:gdrcore-session");
+        let ours = line.is_of(own);
         let rights = line.rights.as_bytes();
         if rights.first() != Some(&b'r') {
             break;
@@ -179,6 +203,17 @@ fn free_range(used: &mut [(u64, u64)], len: u64, file: u64) -> Result<u64> {
     }
 }
 
+/// What of a range is in no hole. `holes`: sorted by their starts.
+fn outside(range: Range<u64>, holes: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
+    let (mut at, end) = (range.start, range.end);
+    let last = core::iter::once(end..end);
+    holes.iter().cloned().chain(last).filter_map(move |hole| {
+        let free = at..hole.start.min(end);
+        at = at.max(hole.end);
+        (!free.is_empty()).then_some(free)
+    })
+}
+
 /// Bytes that stay unused behind a part of this length.
 fn gap(len: u64) -> u64 {
     len.saturating_mul(2).saturating_add(GAP)
@@ -199,7 +234,7 @@ pub struct Adopter {
 static OWN: Mutex<Option<Arc<Adopter>>> = Mutex::new(None);
 
 impl Adopter {
-    /// That of this process. A forked child has none of its parent's pages, and a file of its own.
+    /// That of this process. A forked child has a file of its own.
     ///
     /// # Errors
     /// As [`Adopter::new`].
@@ -218,7 +253,9 @@ impl Adopter {
     fn new() -> Result<Adopter> {
         if !FORKS_WAIT.swap(true, Ordering::Relaxed) {
             // SAFETY: the handlers stay loaded as long as their code does.
-            unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+            unsafe {
+                libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child))
+            };
         }
         let fd = sealed_memfd(c"gdrcore-session", FILE as usize, page_size())?;
         let inode = stat(fd.raw())?.st_ino;
@@ -258,7 +295,7 @@ impl Adopter {
             return Err(refuse!(Fault, "addr {:#x}: the memory there is read-only", part.begin));
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_file = lines(&maps).filter(|l| l.inode == self.inode);
+        let of_file = lines(&maps).filter(|l| l.is_of(self.inode));
         let mut used: Vec<(u64, u64)> =
             of_file.map(|l| (l.offset, l.offset + (l.end - l.begin))).collect();
         used.extend(held.iter().map(|(offset, len)| (*offset, offset + len)));
@@ -300,6 +337,30 @@ impl Adopter {
                 held.swap_remove(at);
             }
         }
+    }
+
+    /// What a child to come will have. The caller holds [`MOVING`].
+    fn of_child(&self) -> Result<Inheritance> {
+        let maps = std::fs::read("/proc/self/maps").map_err(|_| Error::Access)?;
+        let maps = String::from_utf8_lossy(&maps);
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let page = page_size() as u64;
+        // The first and the last page of a piece may hold other data, too.
+        let inner = held.iter().map(|&(offset, len)| offset + page..offset + len - page);
+        let mut inner: Vec<_> = inner.filter(|pages| !pages.is_empty()).collect();
+        inner.sort_unstable_by_key(|pages| pages.start);
+        let (mut mapped, mut copies) = (Vec::new(), Vec::new());
+        for line in lines(&maps).filter(|l| l.is_of(self.inode)) {
+            let (offset, len) = (line.offset, line.end - line.begin);
+            let prot = [(b'r', libc::PROT_READ), (b'w', libc::PROT_WRITE)];
+            let prot = prot.into_iter().filter(|(c, _)| line.rights.as_bytes().contains(c));
+            let prot = prot.fold(0, |all, (_, right)| all | right);
+            mapped.push(Mapped { at: line.begin, len, offset, prot });
+            copies.extend(outside(offset..offset + len, &inner).map(|pages| {
+                line.begin + (pages.start - offset)..line.begin + (pages.end - offset)
+            }));
+        }
+        Inheritance::prepare(self.fd.raw(), &mapped, &copies)
     }
 
     /// Moves a part. While the pages are read-only this thread runs no program code, so it cannot
@@ -516,6 +577,81 @@ a0000-b0000 r-xp 00000000 fe:00 12 /usr/bin/program
             status
         });
         assert_eq!(status, 0, "the child has pages that move, or a lock that nobody opens");
+    }
+
+    #[test]
+    fn a_child_has_pages_of_its_own_in_place_of_adopted_ones() {
+        let _fork = gdrcore_testkit::descriptors::fork();
+        let page = page_size();
+        let memory = Map::new(8 * page).unwrap();
+        let at = |n: usize| memory.as_ptr().addr() as u64 + (n * page) as u64;
+        let byte = |n: usize, to: Option<u8>| {
+            // SAFETY: inside the map; the test's own, by volatile accesses.
+            unsafe {
+                let p = memory.as_ptr().add(n * page + 7);
+                to.into_iter().for_each(|to| p.write_volatile(to));
+                p.read_volatile()
+            }
+        };
+        let adopter = Adopter::of_process().unwrap();
+        (0..8).for_each(|n| _ = byte(n, Some(n as u8 + 1)));
+        // A region of three pages, one that has ended, and a page that is read-only meanwhile.
+        let pieces = adopter.adopt(at(1) + 64, 2 * page as u64, true).unwrap();
+        adopter.release(&adopter.adopt(at(5), 8, true).unwrap());
+        adopter.release(&adopter.adopt(at(7), 8, true).unwrap());
+        let protect = |n: usize, prot| {
+            // SAFETY: a page of the map.
+            let rc = unsafe { libc::mprotect(memory.as_ptr().add(n * page).cast(), page, prot) };
+            assert_eq!(rc, 0);
+        };
+        protect(7, libc::PROT_READ);
+        let (mut to_child, mut to_parent) = ([0; 2], [0; 2]);
+        // SAFETY: places for two descriptors each.
+        unsafe {
+            assert_eq!(
+                (libc::pipe(to_child.as_mut_ptr()), libc::pipe(to_parent.as_mut_ptr())),
+                (0, 0)
+            );
+        }
+        let mut got = [0u8; 9];
+        // SAFETY: the child makes only async-signal-safe calls and ends by _exit; descriptors and
+        // places of this test.
+        unsafe {
+            let pid = libc::fork();
+            assert!(pid >= 0);
+            if pid == 0 {
+                libc::read(to_child[0], got.as_mut_ptr().cast(), 1);
+                (0..8).for_each(|n| got[n] = byte(n, None));
+                (0..7).for_each(|n| _ = byte(n, Some(99)));
+                let is_read_only = crate::fault::probe(at(7), 8, true).is_err();
+                got[8] = u8::from(is_read_only && crate::fault::probe(at(6), 8, true).is_ok());
+                libc::write(to_parent[1], got.as_ptr().cast(), 9);
+                libc::_exit(0);
+            }
+            // What the parent writes now shows inside of the region alone.
+            (0..7).for_each(|n| _ = byte(n, Some(50)));
+            libc::write(to_child[1], [1u8].as_ptr().cast(), 1);
+            assert_eq!(libc::read(to_parent[0], got.as_mut_ptr().cast(), 9), 9);
+            let mut status = 0;
+            assert_eq!((libc::waitpid(pid, &mut status, 0), status), (pid, 0));
+            to_child.into_iter().chain(to_parent).for_each(|fd| _ = libc::close(fd));
+        }
+        assert_eq!(got, [1, 2, 50, 4, 5, 6, 7, 8, 1]);
+        assert!((0..7).all(|n| byte(n, None) == 50), "the child's writes are its own");
+        adopter.release(&pieces);
+    }
+
+    #[test]
+    fn pages_outside_of_holes() {
+        let of = |holes: &[(u64, u64)]| {
+            let holes: Vec<_> = holes.iter().map(|&(start, end)| start..end).collect();
+            outside(10..20, &holes).map(|part| (part.start, part.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[]), [(10, 20)]);
+        let holes = [(0, 5), (3, 12), (14, 15), (14, 17), (19, 30), (40, 50)];
+        assert_eq!(of(&holes), [(12, 14), (17, 19)]);
+        assert_eq!(of(&[(0, 10), (20, 30)]), [(10, 20)]);
+        assert_eq!(of(&[(9, 20)]), []);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! * [`table`]: handles of a session's objects.
 //! * [`pages`]: memory of a file that the router maps: its end of [`adopt`].
 //! * [`adopt`]: moves private pages of the program into a file, under the same addresses;
-//!   `moving`: which pages move now.
+//!   `moving`: which pages move now; `inherit`: what a forked child has of them.
 //! * [`client`]: the tenant's device.
 //!
 //! The router's end is `gdrcore_router::remote`. Control calls may allocate; posts and polls do
@@ -15,6 +15,7 @@
 pub mod adopt;
 pub mod call;
 pub mod client;
+mod inherit;
 pub(crate) mod moving;
 pub mod pages;
 pub mod queue;
