@@ -145,10 +145,12 @@ int main(void)
     int room = (int)a.cap.max_send_wr;
     ex = ibv_qp_to_qp_ex(from);
     CHECK(room >= DEPTH && batch(ex, NULL, 0, room - 3, 0) == 0);
-    for (int n = 4; n <= room; n++)
+    /* A router that executes the requests takes them out of the queue at any time. */
+    int is_forwarded = getenv("GDRC_ROUTER") != NULL;
+    for (int n = 4; n <= room && !is_forwarded; n++)
         CHECK(batch(ex, NULL, 1000, n, 0) == ENOMEM);
     CHECK(batch(ex, NULL, (uint32_t)room - 3, 3, 0) == 0);
-    CHECK(batch(ex, NULL, 1000, 1, 0) == ENOMEM);
+    CHECK(is_forwarded || batch(ex, NULL, 1000, 1, 0) == ENOMEM);
     receive(to, DEPTH);
     come(0, DEPTH);
     receive(to, room - DEPTH);
