@@ -540,7 +540,8 @@ impl Session {
             self.cqs.get_mut(cq).is_ok_and(|c| core::mem::replace(&mut c.solicited, false));
         if solicited {
             self.move_completions(device, cq, usize::MAX);
-            self.tell(cq);
+            let _ = self.cqs.get_mut(cq).map(|c| c.owed = true);
+            self.owes = true;
         }
     }
 

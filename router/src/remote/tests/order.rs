@@ -422,16 +422,20 @@ fn the_event_of_an_acknowledgement_goes_before_that_of_the_answer() {
     let running = Running::start();
     let x = running.tenant(1);
     let (mut a, mut b) = connected_pair(&x, &x);
-    for (round, polled) in [[b.cq].as_slice(), &[b.cq, a.cq], &[a.cq, b.cq]].iter().enumerate() {
-        let round = round as u64;
+    let polled = [vec![b.cq], vec![b.cq, a.cq], vec![a.cq, b.cq], vec![]];
+    for (round, polled) in polled.into_iter().enumerate() {
+        let (round, solicited) = (round as u64, polled.is_empty());
         b.post_recv(round, 0, 64).unwrap();
-        [a.cq, b.cq].iter().for_each(|cq| x.cq_arm(*cq, false).unwrap());
         running.wait_until_it_sleeps(-1);
+        x.cq_arm(a.cq, false).unwrap();
+        x.cq_arm(b.cq, solicited).unwrap();
         {
             let mut server = running.server();
             let session = server.sessions.get(1).unwrap();
             polled.iter().for_each(|cq| session.start_polling(*cq));
-            a.post(round, Op::Send(None), 0, 64).unwrap();
+            let mut wr = a.request(round, Op::Send(None), &[]);
+            wr.send_flags |= send_flags::SOLICITED;
+            a.post_wr(&wr).unwrap();
             // What is left to the device's events is found by the end of the second round.
             server.round();
             server.round();
