@@ -28,7 +28,7 @@ const METERED_PER_ROUND: usize = 512;
 
 /// The sessions of a device.
 pub struct Server {
-    shared: SharedDevice,
+    pub(super) shared: SharedDevice,
     pub(super) sessions: Sessions,
     owners: Owners,
     scratch: Box<Scratch>,

@@ -194,6 +194,12 @@ impl SharedDevice {
         }
     }
 
+    /// How often it was given memory.
+    #[cfg(test)]
+    pub(super) fn growths(&self) -> usize {
+        self.maps.len()
+    }
+
     /// Registers GPU memory that [`Gpus::import`] has opened, by the first route that works.
     ///
     /// # Errors

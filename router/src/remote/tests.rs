@@ -425,6 +425,38 @@ fn receives_that_were_posted_before_a_send_are_there_for_it() {
 }
 
 #[test]
+fn a_receive_that_comes_while_others_are_posted_is_there_for_a_later_send() {
+    let running = Running::start();
+    // Receives of the receiver's session are looked at first, then those of a busy one.
+    let y = running.tenant(1);
+    let (ends, counts) = running.join(2);
+    let (z, x) = (RemoteDevice::over(ends, None).unwrap(), running.tenant(3));
+    let uc = Shape { qp_type: qp_type::UC, ..Shape::default() };
+    let (mut a, mut b) = connected(&x, &y, uc).unwrap();
+    let deep = Shape { depth: 1024, buffer: 4096, ..Shape::default() };
+    for round in 0..30 {
+        let mut busy: Vec<_> = (0..8).map(|_| End::new(&z, deep).unwrap()).collect();
+        busy.iter_mut().for_each(|end| end.to_init().unwrap());
+        let before = {
+            let _stops = running.server();
+            busy.iter().for_each(|end| (0..1024).for_each(|n| end.post_recv(n, 0, 64).unwrap()));
+            counts.posted.load(Ordering::Relaxed)
+        };
+        // Those of the first queue pair are posted, the others will be.
+        while counts.posted.load(Ordering::Relaxed) == before {
+            std::hint::spin_loop();
+        }
+        b.post_recv(round, 0, 64).unwrap();
+        a.post(round, Op::Send(None), 0, 64).unwrap();
+        succeed(&mut a, &mut b, round);
+        succeed(&mut b, &mut a, round);
+        busy.into_iter().for_each(|end| end.destroy().unwrap());
+    }
+    a.destroy().unwrap();
+    b.destroy().unwrap();
+}
+
+#[test]
 fn memory_that_one_session_has_adopted_may_be_another_ones_next() {
     let running = Running::start();
     let memory = gdrcore_testkit::memory::Buffer::new(3 * 4096);
@@ -679,6 +711,18 @@ fn a_device_gets_as_much_memory_as_an_object_needs() {
     let (cq, given) = shared.make(|d| d.cq_create(1 << 18)).unwrap();
     assert!(given >= 1 << 18);
     shared.device().cq_destroy(cq).unwrap();
+}
+
+#[test]
+fn queues_beyond_a_sessions_most_are_refused_before_the_device_grows() {
+    let running = Running::start();
+    let mut tenant = ByHand::new(&running, 1);
+    let growths = || running.server().shared.growths();
+    let before = growths();
+    let refused = tenant.try_ask::<call::CqCreate>(&(1 << 20, 0)).err();
+    assert_eq!((refused, growths()), (Some(Error::NoMemory), before));
+    tenant.try_ask::<call::CqCreate>(&(1 << 18, 0)).unwrap();
+    assert!(growths() > before);
 }
 
 #[test]
