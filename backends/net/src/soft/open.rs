@@ -92,6 +92,7 @@ unsafe fn open_origin(
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `shm..pcap` to this call alone.
+#[inline(never)]
 unsafe fn open_links(
     opening: &Opening<'_>,
     local: &Endpoint,
@@ -139,6 +140,7 @@ fn set_socket_rules(g: &mut EngineGuard<'_>, socket: Option<&Endpoint>) {
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `pcap..end` to this call alone.
+#[inline(never)]
 unsafe fn open_capture(opening: &Opening<'_>, config: &SoftConfig<'_>) -> Result<Option<Pcap>> {
     let Some(path) = config.pcap else { return Ok(None) };
     let earlier =

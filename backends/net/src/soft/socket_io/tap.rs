@@ -60,6 +60,7 @@ impl Tap {
     ///
     /// # Errors
     /// As [`Injector::open`].
+    #[inline(never)]
     pub(in crate::soft) fn open(
         pcap: Option<Pcap>,
         config: &SoftConfig<'_>,
