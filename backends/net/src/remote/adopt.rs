@@ -628,13 +628,15 @@ a0000-b0000 r-xp 00000000 fe:00 12 /usr/bin/program
                 libc::write(to_parent[1], got.as_ptr().cast(), 9);
                 libc::_exit(0);
             }
+            // Else a child that has ended would not end the pipe.
+            libc::close(to_parent[1]);
             // What the parent writes now shows inside of the region alone.
             (0..7).for_each(|n| _ = byte(n, Some(50)));
             libc::write(to_child[1], [1u8].as_ptr().cast(), 1);
             assert_eq!(libc::read(to_parent[0], got.as_mut_ptr().cast(), 9), 9);
             let mut status = 0;
             assert_eq!((libc::waitpid(pid, &mut status, 0), status), (pid, 0));
-            to_child.into_iter().chain(to_parent).for_each(|fd| _ = libc::close(fd));
+            [to_child[0], to_child[1], to_parent[0]].iter().for_each(|&fd| _ = libc::close(fd));
         }
         assert_eq!(got, [1, 2, 50, 4, 5, 6, 7, 8, 1]);
         assert!((0..7).all(|n| byte(n, None) == 50), "the child's writes are its own");
