@@ -91,6 +91,11 @@ impl<T> ForkLock<T> {
         self.lock.lock();
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_free(&self) -> bool {
+        !self.lock.0.load(Ordering::Acquire)
+    }
+
     /// After fork, in parent and child: releases it.
     pub fn release(&self) {
         self.lock.unlock();

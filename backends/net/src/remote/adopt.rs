@@ -16,62 +16,58 @@
 use super::inherit::{Inheritance, Mapped};
 use super::moving;
 use super::pages::PIECES_MAX;
-use crate::fork::ForkGuard;
+use crate::fork::{around_forks_and_in_child, ForkGuard};
 use crate::map::page_size;
 use crate::memfd::sealed_memfd;
 use crate::sys::{check, last_error, stat, Fd};
+use crate::thread_lock::ForkLock;
 use core::ops::Range;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
 use gdrcore_core::refuse;
-use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of the file. Only pages in use take memory.
 const FILE: u64 = 1 << 60;
 /// A part of the file has at least so many unused bytes behind it, and twice its own: mremap(2), by
 /// way of realloc(3), may lengthen a mapping of it, and must not reach another part.
 const GAP: u64 = 1 << 40;
-/// One thread at a time moves pages; the number of its move.
-static MOVING: Mutex<usize> = Mutex::new(0);
-
-/// What the thread that forks holds meanwhile: else a child would have pages whose move has begun,
+/// One thread at a time moves pages, or forks: else a child would have pages whose move has begun,
 /// and nobody to end it.
-struct Forking {
-    _held: (MutexGuard<'static, usize>, MutexGuard<'static, Option<Arc<Adopter>>>),
-    of_child: Option<Inheritance>,
-}
-
-struct ForkingCell(UnsafeCell<Option<Forking>>);
-// SAFETY: used by the holder of `MOVING` alone.
-unsafe impl Sync for ForkingCell {}
-static FORKING: ForkingCell = ForkingCell(UnsafeCell::new(None));
+static MOVING: ForkLock<Moving> = ForkLock::new(Moving { number: 0, of_child: None });
 /// Whether fork() knows the handlers.
 static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
 
+struct Moving {
+    /// Of the latest move.
+    number: usize,
+    /// What the child of the present fork will have.
+    of_child: Option<Inheritance>,
+}
+
 extern "C" fn before_fork() {
-    let moving = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut moving, own) = (MOVING.lock(), OWN.lock());
     let adopter = own.as_ref().filter(|adopter| adopter.fork.is_owner());
-    let of_child = adopter.and_then(|adopter| adopter.of_child().ok());
-    // SAFETY: this thread holds `MOVING`.
-    unsafe { *FORKING.0.get() = Some(Forking { _held: (moving, own), of_child }) };
+    moving.of_child = adopter.and_then(|adopter| adopter.of_child().ok());
+    // Both stay locked until the fork is over.
+    core::mem::forget((moving, own));
 }
 
 extern "C" fn after_fork() {
-    // SAFETY: this thread, or the one of the child that it has become, has held the lock since
-    // `before_fork`.
-    drop(unsafe { (*FORKING.0.get()).take() });
+    drop(release());
 }
 
 extern "C" fn after_fork_in_child() {
-    // SAFETY: as in `after_fork`.
-    if let Some(Forking { of_child: Some(pages), .. }) = unsafe { &*FORKING.0.get() } {
-        pages.claim();
-    }
-    after_fork();
+    release().iter().for_each(Inheritance::claim);
+}
+
+/// The fork is over. What was kept while the lock is free is of a fork that is over, too.
+fn release() -> Option<Inheritance> {
+    OWN.release();
+    MOVING.release();
+    MOVING.lock().of_child.take()
 }
 
 /// Memory of the program that is in one mapping.
@@ -112,6 +108,18 @@ impl Line<'_> {
     fn is_of(&self, inode: u64) -> bool {
         self.inode == inode && self.name.starts_with("/memfd:gdrcore-session")
     }
+
+    /// As of mmap(2).
+    fn prot(&self) -> i32 {
+        let all = [('r', libc::PROT_READ), ('w', libc::PROT_WRITE), ('x', libc::PROT_EXEC)];
+        all.iter().filter(|(letter, _)| self.rights.contains(*letter)).fold(0, |prot, p| prot | p.1)
+    }
+}
+
+/// proc_pid_maps(5) of this process. Names of files may be any bytes.
+fn own_maps() -> Result<String> {
+    let maps = std::fs::read("/proc/self/maps").map_err(|_| Error::Access)?;
+    Ok(String::from_utf8_lossy(&maps).into_owned())
 }
 
 /// The most of a thread's stack that is known by its end alone, where other memory lies below it in
@@ -146,8 +154,8 @@ fn parts(maps: &str, begin: u64, end: u64, own: u64, blocks: &[u64]) -> Result<V
             break;
         }
         let ours = line.is_of(own);
-        let rights = line.rights.as_bytes();
-        if rights.first() != Some(&b'r') {
+        let prot = line.prot();
+        if prot & libc::PROT_READ == 0 {
             break;
         }
         let part_end = line.end.min(end);
@@ -155,7 +163,8 @@ fn parts(maps: &str, begin: u64, end: u64, own: u64, blocks: &[u64]) -> Result<V
             may_move(&line, at..part_end, blocks)?;
         }
         let offset = ours.then(|| line.offset + (at - line.begin));
-        all.push(Part { begin: at, end: part_end, offset, writable: rights.get(1) == Some(&b'w') });
+        let writable = prot & libc::PROT_WRITE != 0;
+        all.push(Part { begin: at, end: part_end, offset, writable });
         at = part_end;
     }
     if at < end {
@@ -180,7 +189,7 @@ fn may_move(line: &Line<'_>, part: Range<u64>, blocks: &[u64]) -> Result<()> {
         _ if (line.begin..line.end).contains(&stack) => "it is a stack: use the heap",
         _ if blocks.iter().any(is_stack) => "it is another thread's stack: use the heap",
         name if name.starts_with("[v") => "it is the kernel's",
-        _ if line.rights.as_bytes().get(2) == Some(&b'x') => "it holds code: use the heap",
+        _ if line.prot() & libc::PROT_EXEC != 0 => "it holds code: use the heap",
         _ => return Ok(()),
     };
     let at = part.start;
@@ -231,7 +240,7 @@ pub struct Adopter {
 }
 
 /// That of this process.
-static OWN: Mutex<Option<Arc<Adopter>>> = Mutex::new(None);
+static OWN: ForkLock<Option<Arc<Adopter>>> = ForkLock::new(None);
 
 impl Adopter {
     /// That of this process. A forked child has a file of its own.
@@ -239,7 +248,7 @@ impl Adopter {
     /// # Errors
     /// As [`Adopter::new`].
     pub fn of_process() -> Result<Arc<Adopter>> {
-        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = OWN.lock();
         match &*own {
             Some(adopter) if adopter.fork.is_owner() => Ok(adopter.clone()),
             _ => Ok(own.insert(Arc::new(Adopter::new()?)).clone()),
@@ -252,10 +261,7 @@ impl Adopter {
     /// As memfd_create(2) and ftruncate(2).
     fn new() -> Result<Adopter> {
         if !FORKS_WAIT.swap(true, Ordering::Relaxed) {
-            // SAFETY: the handlers stay loaded as long as their code does.
-            unsafe {
-                libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child))
-            };
+            around_forks_and_in_child(before_fork, after_fork, after_fork_in_child);
         }
         let fd = sealed_memfd(c"gdrcore-session", FILE as usize, page_size())?;
         let inode = stat(fd.raw())?.st_ino;
@@ -286,10 +292,8 @@ impl Adopter {
         }
         // The program may have installed a handler since.
         crate::fault::install()?;
-        let mut number = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
-        let maps = std::fs::read("/proc/self/maps").map_err(|_| Error::Access)?;
-        // Names of files may be any bytes.
-        let maps = String::from_utf8_lossy(&maps);
+        let mut moving = MOVING.lock();
+        let maps = own_maps()?;
         let all = parts(&maps, begin, end, self.inode, &control_blocks())?;
         if let Some(part) = all.iter().find(|part| writable && !part.writable) {
             return Err(refuse!(Fault, "addr {:#x}: the memory there is read-only", part.begin));
@@ -311,8 +315,8 @@ impl Adopter {
                 None => {
                     let offset = free_range(&mut used, len, FILE)?;
                     used.push((offset, offset + len));
-                    *number += 1;
-                    self.move_part(&part, offset, *number)?;
+                    moving.number += 1;
+                    self.move_part(&part, offset, moving.number)?;
                     offset
                 }
             };
@@ -341,8 +345,7 @@ impl Adopter {
 
     /// What a child to come will have. The caller holds [`MOVING`].
     fn of_child(&self) -> Result<Inheritance> {
-        let maps = std::fs::read("/proc/self/maps").map_err(|_| Error::Access)?;
-        let maps = String::from_utf8_lossy(&maps);
+        let maps = own_maps()?;
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let page = page_size() as u64;
         // The first and the last page of a piece may hold other data, too.
@@ -352,10 +355,7 @@ impl Adopter {
         let (mut mapped, mut copies) = (Vec::new(), Vec::new());
         for line in lines(&maps).filter(|l| l.is_of(self.inode)) {
             let (offset, len) = (line.offset, line.end - line.begin);
-            let prot = [(b'r', libc::PROT_READ), (b'w', libc::PROT_WRITE)];
-            let prot = prot.into_iter().filter(|(c, _)| line.rights.as_bytes().contains(c));
-            let prot = prot.fold(0, |all, (_, right)| all | right);
-            mapped.push(Mapped { at: line.begin, len, offset, prot });
+            mapped.push(Mapped { at: line.begin, len, offset, prot: line.prot() });
             copies.extend(outside(offset..offset + len, &inner).map(|pages| {
                 line.begin + (pages.start - offset)..line.begin + (pages.end - offset)
             }));
@@ -553,7 +553,7 @@ a0000-b0000 r-xp 00000000 fe:00 12 /usr/bin/program
         let (moves, moved) = (AtomicBool::new(false), AtomicBool::new(false));
         let status = std::thread::scope(|s| {
             s.spawn(|| {
-                let held = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
+                let held = MOVING.lock();
                 moves.store(true, Ordering::Release);
                 // The longer, the surer is a fork that does not wait found out.
                 std::thread::sleep(Duration::from_millis(50));
@@ -567,7 +567,7 @@ a0000-b0000 r-xp 00000000 fe:00 12 /usr/bin/program
             let pid = unsafe { libc::fork() };
             assert!(pid >= 0);
             if pid == 0 {
-                let free = MOVING.try_lock().is_ok();
+                let free = MOVING.is_free();
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(i32::from(!(moved.load(Ordering::Acquire) && free))) };
             }
