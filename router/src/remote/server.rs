@@ -236,16 +236,18 @@ impl Server {
     /// was one.
     fn complete(&mut self, idle: u32) -> bool {
         let device = self.shared.device();
-        let (mut found, mut bad) = (false, Vec::new());
+        let (mut found, mut owes, mut awaits, mut bad) = (false, false, false, Vec::new());
         for session in self.sessions.iter_mut() {
             found |= session.complete(device, idle);
             if session.is_broken {
                 bad.push(session.number);
             }
+            owes |= session.owes;
+            awaits |= session.owes && session.awaits_events();
         }
-        if self.sessions.iter().any(|s| s.owes) {
+        if owes {
             // What was before may be of a CQ that is left to the device's events.
-            if self.sessions.iter().any(|s| s.owes && s.awaits_events()) {
+            if awaits {
                 self.take_cq_events();
             }
             self.sessions.iter_mut().filter(|s| s.owes).for_each(|s| s.tell_owed(device));

@@ -536,12 +536,13 @@ impl Session {
     /// The device has an event for a CQ.
     pub(super) fn note_event(&mut self, device: &dyn Device, cq: Handle) {
         self.start_polling(cq);
-        let solicited =
-            self.cqs.get_mut(cq).is_ok_and(|c| core::mem::replace(&mut c.solicited, false));
+        let solicited = self.cqs.get_mut(cq).is_ok_and(|c| {
+            c.owed |= c.solicited;
+            core::mem::take(&mut c.solicited)
+        });
         if solicited {
-            self.move_completions(device, cq, usize::MAX);
-            let _ = self.cqs.get_mut(cq).map(|c| c.owed = true);
             self.owes = true;
+            self.move_completions(device, cq, usize::MAX);
         }
     }
 
